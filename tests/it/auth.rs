@@ -1,8 +1,6 @@
 //! Authentication and scopes, and the absence of information leaks between users.
 
-use rstest::rstest;
-
-use crate::support::{Client, Engine, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Garden, Store, assert_snapshot, engine_test, wait_for};
 
 /// Well-formed token that was never issued.
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
@@ -24,16 +22,14 @@ fn with_header(client: &Client, value: &str) -> crate::support::Response {
     client.call("GET", "/plants", &[("Authorization", value)], None)
 }
 
-fn token_id(site: &Site, user: &str) -> String {
-    let output = site.run(&["token", "list", "--json", "--user", user]);
+fn token_id(store: &Store, user: &str) -> String {
+    let output = store.run(&["token", "list", "--json", "--user", user]);
     let tokens: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     tokens[0]["id"].to_string()
 }
 
-#[rstest]
-fn missing_credentials_are_rejected_with_401(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(missing_credentials_are_rejected_with_401, |store: &Store| {
+    let server = store.serve(&[]);
     assert_snapshot!(server.anonymous().get("/plants").wire(), @r#"
     401 Unauthorized
     content-type: application/json
@@ -49,21 +45,19 @@ fn missing_credentials_are_rejected_with_401(#[values(Engine::Sqlite, Engine::Po
     for other in ["Basic YTpi", "Digest x", "pst_abc", "Bearer,x", "Bearerx y"] {
         assert_eq!(with_header(&server.anonymous(), other).error(), 40100, "{other}");
     }
-    let token = site.token("ada", &[]);
+    let token = store.token("ada", &[]);
     for path in [format!("/plants?access_token={token}"), format!("/plants?token={token}")] {
         assert_eq!(server.anonymous().get(&path).error(), 40100, "only the header counts");
     }
-}
+});
 
-#[rstest]
-fn all_bad_credentials_get_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(all_bad_credentials_get_the_same_response, |store: &Store| {
+    let server = store.serve(&[]);
     let anonymous = server.anonymous();
-    let good = site.token("ada", &[]);
-    let revoked = site.token("bob", &[]);
-    assert!(site.run(&["token", "revoke", &token_id(site, "bob")]).status.success());
-    let expired = site.token("eve", &["--expires", "1ms"]);
+    let good = store.token("ada", &[]);
+    let revoked = store.token("bob", &[]);
+    assert!(store.run(&["token", "revoke", &token_id(store, "bob")]).status.success());
+    let expired = store.token("eve", &["--expires", "1ms"]);
     let response = with_header(&anonymous, "Bearer nonsense").wire();
     assert_snapshot!(response, @r#"
     401 Unauthorized
@@ -100,36 +94,30 @@ fn all_bad_credentials_get_the_same_response(#[values(Engine::Sqlite, Engine::Po
         assert_eq!(with_header(&anonymous, &format!("Bearer {bad}")).wire(), response, "{bad}");
     }
     assert_eq!(with_header(&anonymous, "Bearer").wire(), response);
-}
+});
 
-#[rstest]
-fn scheme_is_case_insensitive(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(scheme_is_case_insensitive, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     for scheme in ["Bearer", "bearer", "BEARER", "bEaReR", "Bearer  "] {
         assert_eq!(with_header(&server.anonymous(), &format!("{scheme} {token}")).status, 200, "{scheme}");
     }
-}
+});
 
-#[rstest]
-fn more_than_one_authorization_header_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(more_than_one_authorization_header_is_rejected, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     let again = format!("Bearer {token}");
     assert_eq!(with_header(&server.client(&token), &again).error(), 40007);
     assert_eq!(with_header(&server.client(&token), "Basic x").error(), 40007);
-}
+});
 
-#[rstest]
-fn each_operation_needs_its_scope(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(each_operation_needs_its_scope, |store: &Store| {
+    let server = store.serve(&[]);
     let body = Some(&br#"{"id":1,"name":"a"}"#[..]);
     let json = [("Content-Type", "application/json")];
     for (scope, allowed) in [("plants:read", 0), ("plants:write", 1), ("plants:delete", 2)] {
-        let client = server.client(&site.token("ada", &["--scope", scope]));
+        let client = server.client(&store.token("ada", &["--scope", scope]));
         let responses = [client.get("/plants"), client.call("POST", "/plants", &json, body), client.delete(1)];
         for (operation, response) in responses.iter().enumerate() {
             if operation == allowed {
@@ -142,7 +130,7 @@ fn each_operation_needs_its_scope(#[values(Engine::Sqlite, Engine::Postgres)] en
             }
         }
     }
-    let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
+    let reader = server.client(&store.token("ada", &["--scope", "plants:read"]));
     assert_eq!(reader.call("HEAD", "/plants", &[], None).status, 200);
     assert_eq!(
         reader.call("POST", "/plants", &[], Some(b"not even JSON")).error(),
@@ -162,15 +150,11 @@ fn each_operation_needs_its_scope(#[values(Engine::Sqlite, Engine::Postgres)] en
 
     {"error":40300,"message":"the access token lacks the scope `plants:delete`: use one that has it"}
     "#);
-    let two = server.client(&site.token("ada", &["--scope", "plants:read,plants:write"]));
+    let two = server.client(&store.token("ada", &["--scope", "plants:read,plants:write"]));
     assert_eq!((two.get("/plants").status, two.post("{}").status, two.delete(1).status), (200, 400, 403));
-}
+});
 
-#[rstest]
-fn every_path_gets_the_same_response_without_a_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(every_path_gets_the_same_response_without_a_token, |Garden { server, ada, .. }: &Garden| {
     ada.plant(1, "Rose");
     let anonymous = server.anonymous();
     let expected = anonymous.get("/plants").wire();
@@ -208,15 +192,11 @@ fn every_path_gets_the_same_response_without_a_token(#[values(Engine::Sqlite, En
         40100,
         "the token is checked before the size of the body"
     );
-}
+});
 
-#[rstest]
-fn users_neither_see_nor_block_nor_detect_each_others_plants(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let users: Vec<Client> = ["ada", "bob", "eve"].map(|name| server.client(&site.token(name, &[]))).into();
+engine_test!(users_neither_see_nor_block_nor_detect_each_others_plants, |store: &Store| {
+    let server = store.serve(&[]);
+    let users: Vec<Client> = ["ada", "bob", "eve"].map(|name| server.client(&store.token(name, &[]))).into();
     for (number, user) in users.iter().enumerate() {
         for id in 0..4 {
             user.plant(id, &format!("{number}-{id}"));
@@ -231,30 +211,26 @@ fn users_neither_see_nor_block_nor_detect_each_others_plants(
     assert_eq!((users[1].ids().len(), users[2].ids().len()), (4, 4));
     let unknown = users[0].delete(999).wire();
     assert_eq!(users[0].delete(2).wire(), unknown, "the response does not reveal that other users have this id");
-}
+});
 
-#[rstest]
-fn two_tokens_of_one_user_see_the_same_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [one, other] = [0, 1].map(|_| server.client(&site.token("ada", &[])));
+engine_test!(two_tokens_of_one_user_see_the_same_plants, |store: &Store| {
+    let server = store.serve(&[]);
+    let [one, other] = [0, 1].map(|_| server.client(&store.token("ada", &[])));
     one.plant(1, "Rose");
     assert_eq!(other.ids(), [1]);
     assert_eq!(other.post(r#"{"id":1,"name":"x"}"#).error(), 40900);
     assert_eq!(other.delete(1).status, 204);
     assert_eq!(one.ids(), [0_i64; 0]);
-}
+});
 
 // The token is rejected from its expiry time on, although the service caches valid tokens.
-#[rstest]
-fn an_expiring_token_stops_working(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(an_expiring_token_stops_working, |store: &Store| {
+    let server = store.serve(&[]);
     let ada = wait_for("a token that is used before its expiry", || {
-        let ada = server.client(&site.token("ada", &["--expires", "6s"]));
+        let ada = server.client(&store.token("ada", &["--expires", "6s"]));
         (ada.get("/plants").status == 200).then_some(ada)
     });
-    let listed = site.run(&["token", "list", "--json"]).stdout;
+    let listed = store.run(&["token", "list", "--json"]).stdout;
     let tokens: Vec<serde_json::Value> = serde_json::from_slice(&listed).expect("JSON");
     let expires: jiff::Timestamp =
         tokens.last().expect("a token")["expires"].as_str().expect("a time").parse().expect("a time");
@@ -264,16 +240,12 @@ fn an_expiring_token_stops_working(#[values(Engine::Sqlite, Engine::Postgres)] e
         assert!(status == 401 || begun < expires, "{begun} is not before {expires}");
         (status == 401).then_some(())
     });
-}
+});
 
-#[rstest]
-fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--auth-failure-rate", "1", "--auth-failure-burst", "20"]);
+engine_test!(failed_authentication_is_limited_and_valid_tokens_are_still_served, |store: &Store| {
+    let server = store.serve(&["--auth-failure-rate", "1", "--auth-failure-burst", "20"]);
     let anonymous = server.anonymous();
-    let known = server.client(&site.token("ada", &[]));
+    let known = server.client(&store.token("ada", &[]));
     assert_eq!(known.get("/plants").status, 200);
     let responses: Vec<_> = (0..40).map(|_| with_header(&anonymous, "Bearer nonsense")).collect();
     assert!(responses[..20].iter().all(|response| response.error() == 40101), "the burst of 20 is allowed");
@@ -295,15 +267,13 @@ fn failed_authentication_is_limited_and_valid_tokens_are_still_served(
     "#);
     assert!((0..40).any(|number| with_header(&anonymous, &format!("Bearer {}", unknown_token(number))).status == 429));
     assert_eq!(known.get("/plants").status, 200, "a valid token from the same address");
-    let fresh = server.client(&site.token("bob", &[]));
+    let fresh = server.client(&store.token("bob", &[]));
     assert_eq!(fresh.get("/plants").status, 200, "a valid token that is not cached yet");
     assert_eq!(anonymous.get("/plants").error(), 40100, "a request without a token is not a failed authentication");
-}
+});
 
-#[rstest]
-fn burst_of_100_failures_is_allowed_by_default(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(burst_of_100_failures_is_allowed_by_default, |store: &Store| {
+    let server = store.serve(&[]);
     let anonymous = server.anonymous();
     let mut connection = anonymous.connect();
     let mut status = || {
@@ -313,22 +283,20 @@ fn burst_of_100_failures_is_allowed_by_default(#[values(Engine::Sqlite, Engine::
     assert!((0..100).all(|_| status() == 401), "a failure within the burst was rejected");
     // On a slow machine, many failures are allowed again meanwhile.
     assert!((0..10_000).any(|_| status() == 429), "no failure beyond the burst was rejected");
-}
+});
 
-#[rstest]
-fn only_a_hash_of_the_token_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &["--label", "for the window sill"]);
+engine_test!(only_a_hash_of_the_token_is_stored, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &["--label", "for the window sill"]);
     assert_eq!(token.len(), 42);
     assert!(token.starts_with("pst_"));
     assert!(token[4..].bytes().all(|byte| byte.is_ascii_alphanumeric()));
     assert_eq!(server.client(&token).get("/plants").status, 200);
     server.stop();
-    let contents = site.contents();
+    let contents = store.contents();
     let holds = |secret: &[u8]| contents.windows(secret.len()).any(|window| window == secret);
     assert!(holds("for the window sill".as_bytes()), "the label is stored as plain text, so the search works");
     assert!(!holds(&token.as_bytes()[4..36]));
     let hexadecimal: Vec<String> = token.bytes().skip(4).take(32).map(|byte| format!("{byte:02x}")).collect();
     assert!(!holds(hexadecimal.concat().as_bytes()));
-}
+});

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::support::issuer::Authority;
 use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream};
 use crate::support::tools::external;
-use crate::support::{Client, Engine, Server, Site, signal, wait_for};
+use crate::support::{Client, Engine, Server, Store, engine_test, signal, wait_for};
 use crate::tokens::ALL_SCOPES;
 
 /// Plants of the checked user, which must be unchanged after the check. They include ids that the checks use if
@@ -60,8 +60,8 @@ fn names(words: &[&str]) -> BTreeSet<String> {
 }
 
 /// Creates a user with plants of these ids, and returns a client.
-fn user_with_plants(site: &Site, server: &Server, user: &str, own: &[i64]) -> Client {
-    let client = server.client(&site.token(user, &["--scope", ALL_SCOPES]));
+fn user_with_plants(store: &Store, server: &Server, user: &str, own: &[i64]) -> Client {
+    let client = server.client(&store.token(user, &["--scope", ALL_SCOPES]));
     for id in own {
         client.plant(*id, &format!("own {id}"));
     }
@@ -72,11 +72,9 @@ fn token(client: &Client) -> &str {
     client.token.as_deref().unwrap()
 }
 
-#[rstest]
-fn service_passes_every_check(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = user_with_plants(site, &server, "ada", &OWN);
+engine_test!(service_passes_every_check, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = user_with_plants(store, &server, "ada", &OWN);
     let before = ada.get("/plants?include=id").body;
     let output = check(token(&ada), &url(&server), &[]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
@@ -110,34 +108,30 @@ fn service_passes_every_check(#[values(Engine::Sqlite, Engine::Postgres)] engine
         (&"create".into(), &"holds".into(), &Value::Null)
     );
     assert_eq!(ada.get("/plants?include=id").body, before);
-}
+});
 
-#[rstest]
-fn token_with_few_scopes_runs_the_checks_they_allow(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(token_with_few_scopes_runs_the_checks_they_allow, |store: &Store| {
+    let server = store.serve(&[]);
     for (scope, holds, not_applicable) in [
         ("plants:read", "list-response", "create-response"),
         ("plants:write", "access-scope", "create-response"),
         ("plants:delete", "delete-invalid-id", "list-response"),
     ] {
-        let token = site.token("ada", &["--scope", scope]);
+        let token = store.token("ada", &["--scope", scope]);
         let output = check(&token, &url(&server), &["--json"]);
         assert_eq!(output.status.code(), Some(0), "{scope}: {}", text(&output.stdout));
         assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", text(&output.stdout));
         assert!(with_verdict(&output, "not applicable").contains(not_applicable), "{scope}");
     }
-    assert_eq!(server.client(&site.token("ada", &[])).ids(), [0_i64; 0], "a check that cannot delete creates nothing");
-}
+    assert_eq!(server.client(&store.token("ada", &[])).ids(), [0_i64; 0], "a check that cannot delete creates nothing");
+});
 
-#[rstest]
-fn check_does_not_read_a_long_list_to_its_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &["--scope", ALL_SCOPES]);
+engine_test!(check_does_not_read_a_long_list_to_its_end, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &["--scope", ALL_SCOPES]);
     // More plants than a check reads.
     let all = 25_000;
-    let columns = match site.engine {
+    let columns = match store.engine {
         Engine::Sqlite => format!(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {all}) \
             INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, i, printf('%0200d', i), 0 FROM n"
@@ -147,19 +141,17 @@ fn check_does_not_read_a_long_list_to_its_end(#[values(Engine::Sqlite, Engine::P
             SELECT 1, i, lpad(i::text, 200, '0'), 0 FROM generate_series(1, {all}) i"
         ),
     };
-    site.execute(&columns);
+    store.execute(&columns);
     let output = check(&token, &url(&server), &["--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     let not_applicable = with_verdict(&output, "not applicable");
     assert_eq!(not_applicable, names(&["access-scope", "page-walk"]), "{}", text(&output.stdout));
-    assert_eq!(site.rows("SELECT count(*) FROM plants"), [all]);
-}
+    assert_eq!(store.rows("SELECT count(*) FROM plants"), [all]);
+});
 
-#[rstest]
-fn check_passes_while_other_clients_write(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = user_with_plants(site, &server, "ada", &OWN);
+engine_test!(check_passes_while_other_clients_write, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = user_with_plants(store, &server, "ada", &OWN);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -173,32 +165,28 @@ fn check_passes_while_other_clients_write(#[values(Engine::Sqlite, Engine::Postg
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     });
     assert_eq!(ada.ids(), OWN);
-}
+});
 
-#[rstest]
-fn check_waits_for_the_rate_limit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
-    let output = check(&site.token("ada", &[]), &url(&server), &["--json"]);
+engine_test!(check_waits_for_the_rate_limit, |store: &Store| {
+    let server = store.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
+    let output = check(&store.token("ada", &[]), &url(&server), &["--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-}
+});
 
 /// Control for the tests with violations: the proxy itself does not break a check.
 #[test]
 fn proxy_without_a_violation_passes_every_check() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let proxy = RewritingProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
-    let output = check(&site.token("ada", &[]), &proxy.url(), &[]);
+    let output = check(&store.token("ada", &[]), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 }
 
-/// Requests reach different nodes: a token that one has revoked is valid on the other for a moment.
-#[rstest]
-fn check_passes_with_two_nodes_behind_a_balancer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let (server, other) = (site.serve(&[]), site.serve(&[]));
-    let ada = user_with_plants(site, &server, "ada", &OWN);
+// Requests reach different nodes: a token that one has revoked is valid on the other for a moment.
+engine_test!(check_passes_with_two_nodes_behind_a_balancer, |store: &Store| {
+    let (server, other) = (store.serve(&[]), store.serve(&[]));
+    let ada = user_with_plants(store, &server, "ada", &OWN);
     let other = Upstream::at(other.address());
     let balancer = RewritingProxy::start(server.address(), move |request, server| {
         let node = if request.is("GET", "/me") { other } else { server };
@@ -206,13 +194,13 @@ fn check_passes_with_two_nodes_behind_a_balancer(#[values(Engine::Sqlite, Engine
     });
     let output = check(token(&ada), &balancer.url(), &["--json"]);
     assert_eq!(with_verdict(&output, "fails"), names(&[]), "{}", text(&output.stdout));
-}
+});
 
 #[test]
 fn check_ends_when_the_server_hangs() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = user_with_plants(&site, &server, "ada", &OWN);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let ada = user_with_plants(&store, &server, "ada", &OWN);
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
     });
@@ -249,9 +237,9 @@ fn check_ends_when_the_server_hangs() {
 /// A missing response does not mean a missing scope: the checks that need the scope still run.
 #[test]
 fn missing_response_is_not_a_missing_scope() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = user_with_plants(&site, &server, "ada", &OWN);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let ada = user_with_plants(&store, &server, "ada", &OWN);
     // The first three requests determine the scopes of the token. The second and the third get no response.
     let requests = AtomicUsize::new(0);
     let proxy = RewritingProxy::start(server.address(), move |request, server| {
@@ -270,10 +258,10 @@ fn missing_response_is_not_a_missing_scope() {
 /// A create without a response may take effect later. The cleanup deletes its plant in that case, too.
 #[test]
 fn plant_of_a_delayed_create_is_deleted() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     for (number, after) in ["/plants/-", "/plants?include=id"].into_iter().enumerate() {
-        let ada = user_with_plants(&site, &server, &format!("user-{number}"), &OWN);
+        let ada = user_with_plants(&store, &server, &format!("user-{number}"), &OWN);
         let delayed = DelayedCreate::default();
         let proxy =
             RewritingProxy::start(server.address(), move |request, server| delayed.serve(request, server, after));
@@ -316,9 +304,9 @@ impl DelayedCreate {
 /// If a create may take effect after the cleanup, the check reports its plant.
 #[test]
 fn create_of_unknown_outcome_is_reported() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = user_with_plants(&site, &server, "ada", &OWN);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let ada = user_with_plants(&store, &server, "ada", &OWN);
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         let never = text(&request.body).contains(" location\"");
         if never { Reply::Cut } else { Reply::Response(server.send(request)) }
@@ -334,9 +322,9 @@ fn create_of_unknown_outcome_is_reported() {
 #[test]
 fn interrupted_check_deletes_its_plants() {
     for name in ["INT", "TERM"] {
-        let site = Site::new(Engine::Sqlite);
-        let server = site.serve(&[]);
-        let ada = user_with_plants(&site, &server, "ada", &OWN);
+        let store = Store::new(Engine::Sqlite);
+        let server = store.serve(&[]);
+        let ada = user_with_plants(&store, &server, "ada", &OWN);
         let held = |request: &ProxiedRequest, server: Upstream| {
             if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
         };
@@ -362,9 +350,9 @@ fn interrupted_check_deletes_its_plants() {
 
 #[test]
 fn a_token_is_never_shown() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = user_with_plants(&site, &server, "ada", &OWN);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let ada = user_with_plants(&store, &server, "ada", &OWN);
     // The server returns the token in a header field of each response, and in the body of each error.
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         let bearer = request.header("authorization").unwrap_or_default().to_owned();
@@ -388,15 +376,15 @@ fn a_token_is_never_shown() {
 
 #[test]
 fn check_reads_the_token_from_each_source() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     let url = url(&server);
-    let file = site.directory().join("token");
+    let file = store.directory().join("token");
     std::fs::write(&file, format!("{token}\n")).unwrap();
     let run = |words: &[&str], input: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plantstore"));
-        command.arg("check").args(words).env_remove("PLANTSTORE_TOKEN").current_dir(site.directory());
+        command.arg("check").args(words).env_remove("PLANTSTORE_TOKEN").current_dir(store.directory());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         let output = child.wait_with_output().unwrap();
@@ -438,37 +426,37 @@ fn check_reads_the_token_from_each_source() {
 #[rstest]
 #[case::requires_openssl()]
 fn check_verifies_certificates_over_https() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let authority = Authority::new();
     let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
-    let server = site.serve(&["--tls-cert", &certificate, "--tls-key", &key]);
+    let server = store.serve(&["--tls-cert", &certificate, "--tls-key", &key]);
     let url = format!("https://{}", server.address());
     let authorities = authority.file().display().to_string();
-    let token = site.token("ada", &[]);
+    let token = store.token("ada", &[]);
     let output = check(&token, &url, &["--ca", &authorities]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
-    assert!(site.run(&["probe", &url, "--ca", &authorities, "--timeout", "30s"]).status.success());
+    assert!(store.run(&["probe", &url, "--ca", &authorities, "--timeout", "30s"]).status.success());
     let stranger = Authority::new();
     let output = check(&token, &url, &["--ca", &stranger.file().display().to_string()]);
     assert_eq!(output.status.code(), Some(1));
     let reported = text(&output.stderr);
     assert!(reported.contains("invalid peer certificate") && reported.contains("signed it with --ca"), "{reported}");
-    let plain_http = site.serve(&[]);
-    let output = site.run(&["probe", &format!("https://{}", plain_http.address()), "--ca", &authorities]);
+    let plain_http = store.serve(&[]);
+    let output = store.run(&["probe", &format!("https://{}", plain_http.address()), "--ca", &authorities]);
     assert!(text(&output.stderr).contains("it speaks plain HTTP, so write http://"), "{}", text(&output.stderr));
     // The server presents a CA certificate, which is what `openssl req -x509` creates by default.
     let [own, key] = ["root.crt", "root.key"].map(|name| authority.path(name).display().to_string());
-    let server = site.serve(&["--tls-cert", &own, "--tls-key", &key]);
-    let output = site.run(&["probe", &format!("https://{}", server.address()), "--ca", &authorities]);
+    let server = store.serve(&["--tls-cert", &own, "--tls-key", &key]);
+    let output = store.run(&["probe", &format!("https://{}", server.address()), "--ca", &authorities]);
     assert!(text(&output.stderr).contains("basicConstraints=CA:FALSE"), "{}", text(&output.stderr));
 }
 
 #[rstest]
 #[case::requires_script()]
 fn check_uses_colours_only_on_a_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     let words = format!("{} check {} --level interface", env!("CARGO_BIN_EXE_plantstore"), url(&server));
     let on_a_terminal = |no_color: &str| {
         let mut script = external("script");

@@ -6,10 +6,9 @@ mod terminal;
 use std::io::Write;
 use std::process::{Output, Stdio};
 
-use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Engine, Server, Site, Stopwatch, assert_snapshot, free_port, wait_for};
+use crate::support::{Engine, Garden, Server, Stopwatch, Store, assert_snapshot, engine_test, free_port, wait_for};
 use crate::tokens::EFFECT_LIMIT;
 
 fn errors(output: &Output) -> String {
@@ -20,24 +19,20 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn tokens(site: &Site) -> Vec<Value> {
-    let output = site.run(&["token", "list", "--json"]);
+fn tokens(store: &Store) -> Vec<Value> {
+    let output = store.run(&["token", "list", "--json"]);
     assert!(output.status.success(), "{}", errors(&output));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-#[rstest]
-fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &["--label", "balcony"]);
+engine_test!(a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &["--label", "balcony"]);
     let ada = server.client(&token);
     assert_eq!(ada.get("/plants").status, 200, "immediately after its creation");
-    let id = tokens(site)[0]["id"].to_string();
+    let id = tokens(store)[0]["id"].to_string();
     assert_eq!(ada.get("/plants").status, 200);
-    let output = site.run(&["token", "revoke", &id]);
+    let output = store.run(&["token", "revoke", &id]);
     let start = Stopwatch::start();
     assert!(output.status.success(), "{}", errors(&output));
     assert!(errors(&output).contains("revoked"));
@@ -48,22 +43,20 @@ fn a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation(
     });
     assert_eq!(rejected.error(), 40101);
     assert!(start.elapsed() < EFFECT_LIMIT, "{:?}", start.elapsed());
-    assert_eq!(tokens(site)[0]["state"], "revoked");
-    let revoked = tokens(site)[0]["revoked"].clone();
-    assert!(site.run(&["token", "revoke", &id]).status.success());
-    assert_eq!(tokens(site)[0]["revoked"], revoked, "a second revocation changes nothing");
-    let another = server.client(&site.token("ada", &[]));
+    assert_eq!(tokens(store)[0]["state"], "revoked");
+    let revoked = tokens(store)[0]["revoked"].clone();
+    assert!(store.run(&["token", "revoke", &id]).status.success());
+    assert_eq!(tokens(store)[0]["revoked"], revoked, "a second revocation changes nothing");
+    let another = server.client(&store.token("ada", &[]));
     assert_eq!(another.get("/plants").status, 200);
-}
+});
 
-#[rstest]
-fn tokens_are_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    site.token("ada", &["--label", "balcony 🌵", "--scope", "plants:read", "--scope", "plants:delete"]);
-    site.token("bob", &["--expires", "never"]);
-    let eves = site.token("eve", &["--expires", "1ms"]);
-    let server = site.serve(&[]);
-    let all = tokens(site);
+engine_test!(tokens_are_listed, |store: &Store| {
+    store.token("ada", &["--label", "balcony 🌵", "--scope", "plants:read", "--scope", "plants:delete"]);
+    store.token("bob", &["--expires", "never"]);
+    let eves = store.token("eve", &["--expires", "1ms"]);
+    let server = store.serve(&[]);
+    let all = tokens(store);
     let [ada, bob, eve] = &all[..] else { panic!("three tokens, not {all:?}") };
     assert_eq!((&ada["user"], &ada["label"], &ada["state"]), (&"ada".into(), &"balcony 🌵".into(), &"active".into()));
     assert_eq!(ada["scopes"], serde_json::json!(["plants:read", "plants:delete"]));
@@ -76,7 +69,7 @@ fn tokens_are_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine)
         expires.duration_since(created).as_hours() / 24
     };
     assert_eq!(days(ada), 90);
-    let table = text(&site.run(&["token", "list", "--user", "ada"]));
+    let table = text(&store.run(&["token", "list", "--user", "ada"]));
     assert_eq!(table.lines().count(), 2, "{table}");
     for word in [
         "ID",
@@ -96,63 +89,53 @@ fn tokens_are_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine)
         assert!(table.contains(word), "{word} in {table}");
     }
     assert!(!table.contains("bob"));
-    let everything = text(&site.run(&["token", "list"])) + &text(&site.run(&["token", "list", "--json"]));
+    let everything = text(&store.run(&["token", "list"])) + &text(&store.run(&["token", "list", "--json"]));
     assert!(!everything.contains("pst_") && !everything.contains(&eves[4..20]), "secrets are never listed");
     drop(server);
-}
+});
 
-#[rstest]
-fn last_use_of_a_token_is_stored_by_day(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    assert_eq!(tokens(site)[0]["last_used"], Value::Null);
+engine_test!(last_use_of_a_token_is_stored_by_day, |Garden { store, ada, .. }: &Garden| {
+    assert_eq!(tokens(store)[0]["last_used"], Value::Null);
     assert_eq!(ada.get("/plants").status, 200);
-    let day = wait_for("the last use to be stored", || tokens(site)[0]["last_used"].as_str().map(str::to_owned));
+    let day = wait_for("the last use to be stored", || tokens(store)[0]["last_used"].as_str().map(str::to_owned));
     assert_eq!(day.len(), "2026-01-01".len(), "{day}");
-    let row = text(&site.run(&["token", "list"]));
+    let row = text(&store.run(&["token", "list"]));
     assert!(row.contains(&day), "{row}");
-    assert_eq!(site.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "the time of day is not stored");
-}
+    assert_eq!(store.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "the time of day is not stored");
+});
 
-#[rstest]
-fn a_new_token_is_alone_on_standard_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let output = site.run(&["token", "create", "--create", "--user", "ada"]);
+engine_test!(a_new_token_is_alone_on_standard_output, |store: &Store| {
+    let output = store.run(&["token", "create", "--create", "--user", "ada"]);
     let token = text(&output);
     assert_eq!(token.len(), 43, "{token}");
     assert!(token.starts_with("pst_") && token.ends_with('\n'));
     assert!(errors(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
     assert!(!errors(&output).contains("pst_"));
-    let server = site.serve(&[]);
+    let server = store.serve(&[]);
     assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
-}
+});
 
-#[rstest]
-fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let bob = server.client(&site.token("bob", &[]));
+engine_test!(users_are_listed_and_deleted_with_all_they_have, |Garden { store, server, ada }: &Garden| {
+    let bob = server.client(&store.token("bob", &[]));
     for id in 0..30 {
         ada.plant(id, "ada's");
     }
     bob.plant(1, "bob's");
-    let users: Value = serde_json::from_slice(&site.run(&["user", "list", "--json"]).stdout).expect("JSON");
+    let users: Value = serde_json::from_slice(&store.run(&["user", "list", "--json"]).stdout).expect("JSON");
     assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
     assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
     assert!(
-        text(&site.run(&["user", "list"])).contains("ada        1      30"),
+        text(&store.run(&["user", "list"])).contains("ada        1      30"),
         "{}",
-        text(&site.run(&["user", "list"]))
+        text(&store.run(&["user", "list"]))
     );
 
-    let unconfirmed = site.run(&["user", "delete", "ada"]);
+    let unconfirmed = store.run(&["user", "delete", "ada"]);
     assert_eq!(unconfirmed.status.code(), Some(1), "without input, the deletion is not confirmed");
     assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
     let confirm = |response: &str| {
         let mut child =
-            site.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            store.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(response.as_bytes()).unwrap();
         child.wait_with_output().unwrap()
     };
@@ -167,61 +150,55 @@ fn users_are_listed_and_deleted_with_all_they_have(#[values(Engine::Sqlite, Engi
     wait_for("the token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
     assert_eq!(bob.ids(), [1], "the plants of other users stay");
     let counts =
-        ["plants", "departed_users", "tokens"].map(|table| site.rows(&format!("SELECT count(*) FROM {table}"))[0]);
+        ["plants", "departed_users", "tokens"].map(|table| store.rows(&format!("SELECT count(*) FROM {table}"))[0]);
     assert_eq!(counts, [1, 0, 1], "no row of the deleted user is left");
-    let again = server.client(&site.token("ada", &[]));
+    let again = server.client(&store.token("ada", &[]));
     assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
     again.plant(1, "new");
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-    let unknown = site.run(&["user", "delete", "--yes", "ada"]);
+    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
+    let unknown = store.run(&["user", "delete", "--yes", "ada"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(errors(&unknown).contains("there is no user ada"));
-}
+});
 
-#[rstest]
-fn every_option_is_also_in_the_environment(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    let mut command = site.command(&["serve"]);
+engine_test!(every_option_is_also_in_the_environment, |store: &Store| {
+    let token = store.token("ada", &[]);
+    let mut command = store.command(&["serve"]);
     command
         .env("PLANTSTORE_LISTEN", "127.0.0.1:0")
         .env("PLANTSTORE_MAX_BODY_BYTES", "100")
         .env("PLANTSTORE_NO_FIRST_TOKEN", "1");
     let server = Server::start(command);
     assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
-    let help = text(&site.run(&["serve", "--help"]));
+    let help = text(&store.run(&["serve", "--help"]));
     let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
     assert!(options.len() > 15, "{help}");
     for option in options.into_iter().filter(|option| !["--help", "--version"].contains(option)) {
         let name = option.trim_start_matches('-').replace('-', "_").to_uppercase();
         assert!(help.contains(&format!("PLANTSTORE_{name}")), "{option} has no variable");
     }
-}
+});
 
-#[rstest]
-fn closed_pipe_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    site.token("ada", &[]);
+engine_test!(closed_pipe_is_no_failure, |store: &Store| {
+    store.token("ada", &[]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let output = site.command(&["token", "list"]).stdin(Stdio::null()).stdout(writer).output().unwrap();
+    let output = store.command(&["token", "list"]).stdin(Stdio::null()).stdout(writer).output().unwrap();
     assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
-}
+});
 
-#[rstest]
-fn token_that_could_not_be_printed_is_revoked(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(token_that_could_not_be_printed_is_revoked, |store: &Store| {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = site.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
+    let output = store.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
-    assert_eq!(tokens(site)[0]["state"], "revoked");
-}
+    assert_eq!(tokens(store)[0]["state"], "revoked");
+});
 
 #[test]
 fn help_and_version_are_printed() {
-    let site = Site::new(Engine::Sqlite);
-    let version = site.run(&["--version"]);
+    let store = Store::new(Engine::Sqlite);
+    let version = store.run(&["--version"]);
     assert_eq!(text(&version), format!("plantstore {}\n", env!("CARGO_PKG_VERSION")));
     for arguments in [
         &["--help"][..],
@@ -230,12 +207,12 @@ fn help_and_version_are_printed() {
         &["user", "delete", "--help"],
         &["share", "grant", "--help"],
     ] {
-        let help = site.run(arguments);
+        let help = store.run(arguments);
         assert_eq!(help.status.code(), Some(0));
         assert!(text(&help).contains("Usage: plantstore"), "{}", text(&help));
     }
-    assert_eq!(site.run(&[]).status.code(), Some(2), "a missing command is a usage error");
-    let help = text(&site.run(&["serve", "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(store.run(&[]).status.code(), Some(2), "a missing command is a usage error");
+    let help = text(&store.run(&["serve", "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
     let defaults: Vec<&str> = help.split("[default: ").skip(1).filter_map(|rest| rest.split(']').next()).collect();
     assert_eq!(
         defaults,
@@ -265,7 +242,7 @@ fn help_and_version_are_printed() {
         ],
         "the defaults of the contract"
     );
-    assert_snapshot!(text(&site.run(&["--help"])), @r"
+    assert_snapshot!(text(&store.run(&["--help"])), @r"
     Keeps people's plants: a small HTTP/JSON service
 
     Usage: plantstore <COMMAND>
@@ -300,26 +277,25 @@ fn help_and_version_are_printed() {
     ");
 }
 
-#[rstest]
-fn token_list_fits_80_columns(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    site.token("ada", &["--label", "balcony"]);
-    site.token(
+engine_test!(token_list_fits_80_columns, |store: &Store| {
+    store.token("ada", &["--label", "balcony"]);
+    store.token(
         &"u".repeat(255),
         &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"],
     );
-    let manager = site.token("gardener", &["--label", "first token", "--scope", "plants:read,tokens:manage"]);
+    let manager = store.token("gardener", &["--label", "first token", "--scope", "plants:read,tokens:manage"]);
     assert_eq!(
-        site.serve(&[])
+        store
+            .serve(&[])
             .client(&manager)
             .call("POST", "/tokens", &[("Content-Type", "application/json")], Some(b"{}"))
             .status,
         201
     );
-    let table = text(&site.run(&["token", "list", "--user", "gardener"]));
+    let table = text(&store.run(&["token", "list", "--user", "gardener"]));
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     assert!(table.contains(" gardener ") && table.contains(" by token 3"), "words are not broken: {table}");
-    let table = text(&site.run(&["token", "list"]));
+    let table = text(&store.run(&["token", "list"]));
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let whole: String = table.split_whitespace().collect();
     assert_eq!(whole.matches('u').count(), 255, "names are wrapped, not cut: {table}");
@@ -330,13 +306,13 @@ fn token_list_fits_80_columns(#[values(Engine::Sqlite, Engine::Postgres)] engine
             .is_some_and(|row| row.contains("ada") && row.contains("balcony") && row.contains("plants")),
         "{table}"
     );
-}
+});
 
 #[test]
 fn a_port_alone_is_an_address_of_this_machine() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let port = free_port().to_string();
-    let server = Server::start(site.command(&["serve", "--listen", &port, "--no-first-token"]));
+    let server = Server::start(store.command(&["serve", "--listen", &port, "--no-first-token"]));
     assert_eq!(server.address().to_string(), format!("127.0.0.1:{port}"));
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));
@@ -345,14 +321,14 @@ fn a_port_alone_is_an_address_of_this_machine() {
 
 #[test]
 fn thousands_separators_are_the_same_everywhere() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let lines = crate::support::transfer::lines(&["ada"], 1_234);
-    std::fs::write(site.directory().join("plants.ndjson"), lines).unwrap();
-    site.token("bob", &[]);
-    assert!(errors(&site.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));
-    assert!(errors(&site.run(&["import", "plants.ndjson", "--on-conflict", "skip"])).contains("skipped 1,234 that"));
-    assert!(text(&site.run(&["user", "list"])).contains("ada        0   1,234"));
-    assert!(errors(&site.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
-    assert!(text(&site.run(&["backup", "b.db"])).contains("  1,234 "));
-    assert!(errors(&site.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
+    std::fs::write(store.directory().join("plants.ndjson"), lines).unwrap();
+    store.token("bob", &[]);
+    assert!(errors(&store.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));
+    assert!(errors(&store.run(&["import", "plants.ndjson", "--on-conflict", "skip"])).contains("skipped 1,234 that"));
+    assert!(text(&store.run(&["user", "list"])).contains("ada        0   1,234"));
+    assert!(errors(&store.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
+    assert!(text(&store.run(&["backup", "b.db"])).contains("  1,234 "));
+    assert!(errors(&store.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
 }

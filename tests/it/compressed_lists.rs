@@ -10,16 +10,16 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::support::http2::Http2;
 use crate::support::tools::{external, succeed};
-use crate::support::{Client, Engine, Response, Site, wait_for};
+use crate::support::{Client, Engine, Response, Store, engine_test, wait_for};
 
 const GZIP: (&str, &str) = ("Accept-Encoding", "gzip");
 const VARY: &str = "Authorization, Accept-Encoding";
 const NAME: &str = "a plant of this name and number ";
 
 /// A user with this many plants; returns the token.
-fn garden(site: &Site, plants: u32) -> String {
-    let token = site.token("ada", &[]);
-    site.insert_plants(plants, NAME);
+fn garden(store: &Store, plants: u32) -> String {
+    let token = store.token("ada", &[]);
+    store.insert_plants(plants, NAME);
     token
 }
 
@@ -33,11 +33,9 @@ fn decompress(response: &Response) -> Vec<u8> {
     bytes
 }
 
-#[rstest]
-fn large_lists_are_compressed_for_clients_that_accept_it(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = garden(site, 20_000);
-    let server = site.serve(&[]);
+engine_test!(large_lists_are_compressed_for_clients_that_accept_it, |store: &Store| {
+    let token = garden(store, 20_000);
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     for path in ["/plants", "/plants?include=id,owner", "/plants?limit=5000"] {
         let plain = ada.get(path);
@@ -57,15 +55,11 @@ fn large_lists_are_compressed_for_clients_that_accept_it(#[values(Engine::Sqlite
             assert!(response.header("content-encoding").is_none() && response.body == plain.body, "{accepted}");
         }
     }
-}
+});
 
-#[rstest]
-fn head_and_conditional_requests_agree_with_compressed_lists(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let token = garden(site, 5_000);
-    let server = site.serve(&[]);
+engine_test!(head_and_conditional_requests_agree_with_compressed_lists, |store: &Store| {
+    let token = garden(store, 5_000);
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     let whole = ada.call("GET", "/plants", &[GZIP], None);
     let head = ada.call("HEAD", "/plants", &[GZIP], None);
@@ -81,13 +75,11 @@ fn head_and_conditional_requests_agree_with_compressed_lists(
     }
     ada.plant(-1, "Rose");
     assert_eq!(ada.call("GET", "/plants", &[("If-None-Match", tag), GZIP], None).status, 200);
-}
+});
 
-#[rstest]
-fn small_lists_are_the_same_for_all_clients(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = garden(site, 500);
-    let server = site.serve(&[]);
+engine_test!(small_lists_are_the_same_for_all_clients, |store: &Store| {
+    let token = garden(store, 500);
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     // From the store and, where there is one, from the cache.
     for _ in 0..2 {
@@ -95,18 +87,16 @@ fn small_lists_are_the_same_for_all_clients(#[values(Engine::Sqlite, Engine::Pos
         assert_eq!(plain.wire(), asked.wire());
         assert_eq!(plain.header("vary"), Some("Authorization"));
     }
-}
+});
 
-/// The length would tell one owner about the plants of another.
-#[rstest]
-fn lists_of_several_owners_are_not_compressed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = garden(site, 10_000);
-    let server = site.serve(&[]);
+// The length would tell one owner about the plants of another.
+engine_test!(lists_of_several_owners_are_not_compressed, |store: &Store| {
+    let token = garden(store, 10_000);
+    let server = store.serve(&[]);
     for owner in ["ben", "eve", "zoe"] {
-        let client = server.client(&site.token(owner, &[]));
+        let client = server.client(&store.token(owner, &[]));
         (1..=200).for_each(|id| client.plant(id * 30, owner));
-        assert!(site.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", "reader"]).status.success());
+        assert!(store.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", "reader"]).status.success());
     }
     let ada = server.client(&token);
     wait_for("the shares", || ada.get("/plants?owner=zoe").status.eq(&200).then_some(()));
@@ -123,7 +113,7 @@ fn lists_of_several_owners_are_not_compressed(#[values(Engine::Sqlite, Engine::P
     }
     let own = "/plants?include=id,owner&owner=ada";
     assert!(decompress(&ada.call("GET", own, &[GZIP], None)) == ada.get(own).body);
-}
+});
 
 /// A connection with a small receive buffer, of whose compressed list only the status is read.
 fn unread_list(client: &Client) -> TcpStream {
@@ -138,13 +128,11 @@ fn unread_list(client: &Client) -> TcpStream {
     stream
 }
 
-#[rstest]
-fn a_slow_reader_holds_no_compressor(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+engine_test!(a_slow_reader_holds_no_compressor, |store: &Store| {
     const READERS: usize = 30;
-    let site = &Site::new(engine);
-    let token = garden(site, 200_000);
+    let token = garden(store, 200_000);
     // Compressing until the buffers are full takes a while in a debug build.
-    let server = site.serve(&["--metrics-listen", "0", "--write-timeout", "10m"]);
+    let server = store.serve(&["--metrics-listen", "0", "--write-timeout", "10m"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     assert_eq!(ada.call("GET", "/plants", &[GZIP], None).status, 200);
@@ -156,29 +144,27 @@ fn a_slow_reader_holds_no_compressor(#[values(Engine::Sqlite, Engine::Postgres)]
         let each = server.resident().saturating_sub(before) / READERS as u64;
         (each <= 128).then_some(())
     });
-}
+});
 
-#[rstest]
-fn a_compressed_list_that_fails_midway_is_cut(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = garden(site, 200_000);
-    let server = site.serve(&[]);
+engine_test!(a_compressed_list_that_fails_midway_is_cut, |store: &Store| {
+    let token = garden(store, 200_000);
+    let server = store.serve(&[]);
     let mut stream = unread_list(&server.client(&token));
-    site.execute("ALTER TABLE plants RENAME TO gone");
+    store.execute("ALTER TABLE plants RENAME TO gone");
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     assert!(!rest.ends_with(b"0\r\n\r\n"), "the response has no end");
     wait_for("the reason in the log", || server.log().contains("list response aborted").then_some(()));
-}
+});
 
 #[rstest]
 #[case::requires_curl(curl)]
 #[case::requires_node(node)]
 #[case::requires_python(python)]
 fn other_clients_decompress_lists(#[case] client: fn(&str, &str) -> Command) {
-    let site = Site::new(Engine::Sqlite);
-    let token = garden(&site, 20_000);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let token = garden(&store, 20_000);
+    let server = store.serve(&[]);
     let plain = server.client(&token).get("/plants").body;
     let url = format!("http://{}/plants", server.address());
     let received = succeed(&mut client(&url, &token));

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use flate2::read::GzDecoder;
 
 use crate::support::http2::Http2;
-use crate::support::{Client, Engine, Response, Site};
+use crate::support::{Client, Engine, Response, Store};
 
 const ADDRESSES: [&str; 9] = [
     "/openapi.json",
@@ -31,8 +31,8 @@ fn decompress(response: &Response) -> Vec<u8> {
 
 #[test]
 fn pages_and_the_document_are_sent_as_gzip_where_it_is_accepted() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let client = server.anonymous();
     let (mut plain_bytes, mut sent_bytes) = (0, 0);
     for path in ADDRESSES {
@@ -59,8 +59,8 @@ fn pages_and_the_document_are_sent_as_gzip_where_it_is_accepted() {
 
 #[test]
 fn each_representation_is_revalidated_by_its_own_tag() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let client = server.anonymous();
     for path in ADDRESSES {
         let tags = ["identity", "gzip"].map(|accepted| get(&client, path, accepted).header("etag").unwrap().to_owned());
@@ -78,8 +78,8 @@ fn each_representation_is_revalidated_by_its_own_tag() {
 
 #[test]
 fn accept_encoding_weights_are_respected() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let client = server.anonymous();
     for accepted in [
         "gzip",
@@ -111,6 +111,6 @@ fn accept_encoding_weights_are_respected() {
         (200, None),
         "a compressed file format is not compressed again"
     );
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(get(&ada, "/plants", "gzip").header("content-encoding"), None, "small lists are not compressed");
 }

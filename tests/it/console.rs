@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::support::http2::Http2;
-use crate::support::{Engine, Server, Site, wait_for};
+use crate::support::{Engine, Garden, Server, Store, wait_for};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
@@ -17,8 +17,8 @@ fn addresses(server: &Server) -> Vec<String> {
 
 #[test]
 fn console_page_is_public_and_has_a_strict_policy() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let mut page = server.anonymous().get("/");
     assert!(page.text().starts_with("<!doctype html>"));
     page.body.clear();
@@ -42,10 +42,10 @@ fn console_page_is_public_and_has_a_strict_policy() {
 
 #[test]
 fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let issuer = "http://127.0.0.1:1/garden";
     let of_issuer = ["--oidc-issuer", issuer, "--oidc-audience"];
-    let serve = |more: &[&str]| site.serve(&[&of_issuer, more].concat());
+    let serve = |more: &[&str]| store.serve(&[&of_issuer, more].concat());
     let settings = |server: &Server| server.anonymous().get("/console/app.js").text()[..300].to_owned();
 
     let server = serve(&["plants", "--oidc-client-id", "a \"client\""]);
@@ -60,7 +60,7 @@ fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
     assert!(settings(&server).contains(r#""name":"Garden login""#), "{}", settings(&server));
     assert!(settings(&server).contains(r#""resource":"https://plants.example""#), "{}", settings(&server));
 
-    for server in [serve(&["plants"]), site.serve(&[])] {
+    for server in [serve(&["plants"]), store.serve(&[])] {
         assert!(settings(&server).contains("const settings = null;"), "{}", settings(&server));
         assert_eq!(server.anonymous().get("/").header("content-security-policy"), Some(POLICY));
     }
@@ -68,16 +68,16 @@ fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
 
 #[test]
 fn client_id_without_an_issuer_is_a_usage_error() {
-    let site = Site::new(Engine::Sqlite);
-    let failed = site.run(&["serve", "--oidc-client-id", "console"]);
+    let store = Store::new(Engine::Sqlite);
+    let failed = store.run(&["serve", "--oidc-client-id", "console"]);
     assert_eq!(failed.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("--oidc-issuer"));
 }
 
 #[test]
 fn every_file_that_the_page_needs_is_served() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let addresses = addresses(&server);
     assert_eq!(addresses, ["/", "/console/icon.svg", "/console/style.css", "/console/theme.js", "/console/app.js"]);
     let anonymous = server.anonymous();
@@ -105,9 +105,7 @@ fn every_file_that_the_page_needs_is_served() {
 
 #[test]
 fn unknown_console_paths_are_rejected_with_404() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let Garden { server, ada, .. } = &Garden::new(Engine::Sqlite, &[]);
     for address in ["/console", "/console/", "/console/nothing.js", "/console/../src/http.rs", "/index.html"] {
         assert_eq!(server.anonymous().get(address).error(), 40100, "{address}");
         assert_eq!(ada.get(address).error(), 40401, "{address}");
@@ -125,9 +123,9 @@ fn unknown_console_paths_are_rejected_with_404() {
 
 #[test]
 fn disabled_console_paths_are_like_any_other() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&["--no-console"]);
-    let ada = server.client(&site.token("ada", &[]));
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&["--no-console"]);
+    let ada = server.client(&store.token("ada", &[]));
     for address in ["/", "/console/app.js", "/console/style.css"] {
         assert_eq!(server.anonymous().get(address).error(), 40100, "{address}");
         let [missing, other] = [ada.get(address), ada.get("/nothing")];
@@ -135,11 +133,11 @@ fn disabled_console_paths_are_like_any_other() {
         assert_eq!(ada.call("POST", address, &[], None).error(), 40401, "{address}");
     }
     drop(server);
-    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("PLANTSTORE_NO_CONSOLE", "1");
     let server = Server::start(command);
     assert_eq!(server.anonymous().get("/").error(), 40100);
-    let output = site.command(&["serve", "--listen", "0"]).env("PLANTSTORE_NO_CONSOLE", "maybe").output().unwrap();
+    let output = store.command(&["serve", "--listen", "0"]).env("PLANTSTORE_NO_CONSOLE", "maybe").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let reported = String::from_utf8(output.stderr).unwrap();
     assert_eq!(reported, "error: invalid value 'maybe' for PLANTSTORE_NO_CONSOLE: write true or false (see --help)\n");
@@ -147,15 +145,15 @@ fn disabled_console_paths_are_like_any_other() {
 
 #[test]
 fn favicon_is_served_with_the_console() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let anonymous = server.anonymous();
     let icon = anonymous.get("/favicon.ico");
     assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/x-icon")));
     assert_eq!(icon.body[..6], [0, 0, 1, 0, 1, 0], "one icon");
     let tag = icon.header("etag").expect("a tag");
     assert_eq!(anonymous.call("GET", "/favicon.ico", &[("If-None-Match", tag)], None).status, 304);
-    let without = site.serve(&["--no-console"]);
+    let without = store.serve(&["--no-console"]);
     assert_eq!(without.anonymous().get("/favicon.ico").error(), 40100);
 }
 
@@ -178,8 +176,8 @@ const NAVIGATION: (&str, &str) =
 
 #[test]
 fn browser_without_token_gets_the_same_404_page_at_every_other_address() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let anonymous = server.anonymous();
     let page = anonymous.call("GET", NO_PAGES[0], &[NAVIGATION], None);
     assert_eq!((page.status, page.header("content-type")), (404, Some("text/html; charset=utf-8")));
@@ -205,9 +203,9 @@ fn browser_without_token_gets_the_same_404_page_at_every_other_address() {
 
 #[test]
 fn other_clients_get_json_errors_and_no_404_page() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let (anonymous, ada) = (server.anonymous(), server.client(&site.token("ada", &[])));
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let (anonymous, ada) = (server.anonymous(), server.client(&store.token("ada", &[])));
     for path in NO_PAGES {
         for accept in ["*/*", "text/*", "application/json", "text/html;q=0, application/json", "application/xhtml+xml"]
         {
@@ -220,7 +218,7 @@ fn other_clients_get_json_errors_and_no_404_page() {
     }
     assert_eq!(ada.call("GET", "/nothing", &[NAVIGATION], None).error(), 40401);
     assert_eq!(ada.call("GET", "/plants", &[NAVIGATION], None).text(), "[]");
-    let without = site.serve(&["--no-console"]);
+    let without = store.serve(&["--no-console"]);
     for path in ["/", "/nothing", "/plants"] {
         assert_eq!(without.anonymous().call("GET", path, &[NAVIGATION], None).error(), 40100, "{path}");
     }

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Client, Cluster, Engine, JSON, Response, Site, StopOnDrop, TcpProxy, runs_on_citus, wait_for};
+use crate::support::{
+    Client, Cluster, Engine, JSON, Response, StopOnDrop, Store, TcpProxy, engine_test, runs_on_citus, wait_for,
+};
 
 fn other(engine: Engine) -> Engine {
     match engine {
@@ -26,7 +28,7 @@ fn table(output: &Output) -> String {
 }
 
 #[track_caller]
-fn copy(from: &Site, to: &Site) -> String {
+fn copy(from: &Store, to: &Store) -> String {
     table(&from.run(&["copy", "--from", &from.url(), "--to", &to.url()]))
 }
 
@@ -43,20 +45,20 @@ fn create_with_key(client: &Client) -> Response {
 }
 
 /// Fills a store with rows of every kind. Returns the tokens of ada and bob.
-fn fill(site: &Site) -> [String; 2] {
-    let tokens = ["ada", "bob"].map(|user| site.token(user, &["--label", "balcony 🌵"]));
-    site.token("gone", &[]);
-    site.token("ada", &["--scope", "plants:read", "--expires", "never"]);
-    assert!(site.run(&["token", "revoke", "4"]).status.success());
-    assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
-    site.execute(
+fn fill(store: &Store) -> [String; 2] {
+    let tokens = ["ada", "bob"].map(|user| store.token(user, &["--label", "balcony 🌵"]));
+    store.token("gone", &[]);
+    store.token("ada", &["--scope", "plants:read", "--expires", "never"]);
+    assert!(store.run(&["token", "revoke", "4"]).status.success());
+    assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
+    store.execute(
         "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
          SELECT 'absent-user', user_id, 'reader', 5 FROM users WHERE name = 'ada';
          INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at, declined_at)
          SELECT 'ada', user_id, 'reader', 5, 6 FROM users WHERE name = 'bob';
          UPDATE tokens SET created_by = 'token 1' WHERE token_id = 2",
     );
-    let server = site.serve(&[]);
+    let server = store.serve(&[]);
     let [ada, bob] = tokens.each_ref().map(|token| server.client(token));
     assert_eq!(create_with_key(&ada).status, 200);
     for id in [i64::MIN, -1, 0, 1, i64::MAX] {
@@ -69,18 +71,18 @@ fn fill(site: &Site) -> [String; 2] {
     assert_eq!(ada.delete(0).status, 204);
     assert_eq!(server.stop().code(), Some(0));
     // The rows of a deleted user stay until the next cleanup.
-    site.execute("INSERT INTO plants VALUES (3, 1, 'left behind', NULL, 1)");
-    site.execute("INSERT INTO departed_users (user_id) VALUES (3); DELETE FROM users WHERE user_id = 3");
-    if matches!(site.engine, Engine::Postgres) {
-        site.execute("DELETE FROM collections WHERE user_id = 3");
+    store.execute("INSERT INTO plants VALUES (3, 1, 'left behind', NULL, 1)");
+    store.execute("INSERT INTO departed_users (user_id) VALUES (3); DELETE FROM users WHERE user_id = 3");
+    if matches!(store.engine, Engine::Postgres) {
+        store.execute("DELETE FROM collections WHERE user_id = 3");
     }
     tokens
 }
 
 /// Returns all rows of the tables and columns that both engines have.
-fn rows(site: &Site) -> Vec<String> {
+fn rows(store: &Store) -> Vec<String> {
     // Citus supports the join, but no subquery for each user.
-    let [users, hash, key] = match site.engine {
+    let [users, hash, key] = match store.engine {
         Engine::Sqlite => ["users", "hex(hash)", "hex(key)"],
         Engine::Postgres => {
             ["users JOIN collections USING (user_id)", "upper(encode(hash, 'hex'))", "upper(encode(key, 'hex'))"]
@@ -117,15 +119,15 @@ fn rows(site: &Site) -> Vec<String> {
     ];
     queries
         .iter()
-        .flat_map(|(table, row, order)| site.texts(&format!("SELECT {row} FROM {table} ORDER BY {order}")))
+        .flat_map(|(table, row, order)| store.texts(&format!("SELECT {row} FROM {table} ORDER BY {order}")))
         .collect()
 }
 
 /// Asserts that a server on the copy accepts entity tags, idempotency keys and tokens of the source, has its shares, and
 /// gives a new user an id that no copied user has.
 #[track_caller]
-fn assert_serves(site: &Site, [ada, bob]: &[String; 2], tag: &str) {
-    let server = site.serve(&[]);
+fn assert_serves(store: &Store, [ada, bob]: &[String; 2], tag: &str) {
+    let server = store.serve(&[]);
     let (ada, bob) = (server.client(ada), server.client(bob));
     assert_eq!(
         ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status,
@@ -137,31 +139,31 @@ fn assert_serves(site: &Site, [ada, bob]: &[String; 2], tag: &str) {
     assert_eq!(bob.get("/plants?owner=ada").json().as_array().map(Vec::len), Some(6), "the share is copied");
     ada.plant(100, "new");
     assert_eq!(ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 200);
-    let newcomer = server.client(&site.token("newcomer", &[]));
+    let newcomer = server.client(&store.token("newcomer", &[]));
     assert_eq!(newcomer.ids(), [0_i64; 0], "the new user has an id of their own");
 }
 
 #[rstest]
 #[case::requires_postgres()]
 fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let tokens = fill(site);
-    let server = site.serve(&[]);
+    let store = &Store::new(engine);
+    let tokens = fill(store);
+    let server = store.serve(&[]);
     let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
     // The server runs during the copy, and may clean up the rows of the deleted user meanwhile.
-    let there = Site::new(other(site.engine));
-    let first = copy(site, &there);
+    let there = Store::new(other(store.engine));
+    let first = copy(store, &there);
     drop(server);
     for (kind, count) in
         [("users", "2 "), ("tokens", "3 "), ("shares", "3 "), ("idempotency keys", "1 "), ("plants", "6 ")]
     {
         assert!(first.lines().any(|line| line.starts_with(kind) && line.contains(count)), "{first}");
     }
-    let back = Site::new(site.engine);
+    let back = Store::new(store.engine);
     assert_eq!(copy(&there, &back), first, "the same digests");
     assert_eq!(rows(&there), rows(&back), "the same rows");
     assert!(rows(&back).iter().all(|row| !row.contains("left behind")));
-    assert_eq!(export(site), export(&back));
+    assert_eq!(export(store), export(&back));
     for copied in [&there, &back] {
         assert_serves(copied, &tokens, &tag);
     }
@@ -170,32 +172,32 @@ fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::P
 #[rstest]
 #[case::requires_postgres()]
 fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let tokens = fill(site);
-    let server = site.serve(&[]);
+    let store = &Store::new(engine);
+    let tokens = fill(store);
+    let server = store.serve(&[]);
     let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
-    let made = table(&site.run(&["backup", "b.db"]));
-    let file = site.directory().join("b.db");
+    let made = table(&store.run(&["backup", "b.db"]));
+    let file = store.directory().join("b.db");
     assert_eq!(
         std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
         0o600,
         "only the owner may read plants and token hashes"
     );
-    let beside = |ending: &str| site.directory().join(format!("b.db{ending}")).exists();
+    let beside = |ending: &str| store.directory().join(format!("b.db{ending}")).exists();
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
     let bytes = std::fs::read(&file).unwrap();
-    let again = error_of(&site.run(&["backup", "b.db"]));
+    let again = error_of(&store.run(&["backup", "b.db"]));
     assert!(again.contains("there is a file b.db already: name another, or move it away"), "{again}");
     for engine in [Engine::Sqlite, Engine::Postgres] {
-        let restored = Site::new(engine);
+        let restored = Store::new(engine);
         assert_eq!(table(&restored.run(&["restore", file.to_str().unwrap()])), made);
         assert_serves(&restored, &tokens, &tag);
     }
     assert_eq!(std::fs::read(&file).unwrap(), bytes, "a restore does not change the backup");
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
-    std::fs::rename(&file, site.directory().join("plants2.db")).unwrap();
+    std::fs::rename(&file, store.directory().join("plants2.db")).unwrap();
     assert!(
-        site.run(&["export", "--store", "sqlite:plants2.db"]).status.success(),
+        store.run(&["export", "--store", "sqlite:plants2.db"]).status.success(),
         "a backup can be opened as a store"
     );
 }
@@ -205,16 +207,16 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
 fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     for user in ["ada", "bob", "gone"] {
-        site.token(user, &[]);
+        store.token(user, &[]);
     }
-    assert!(site.run(&["user", "delete", "gone", "--yes"]).status.success());
-    table(&site.run(&["backup", "b.db"]));
-    let backup = site.directory().join("b.db");
+    assert!(store.run(&["user", "delete", "gone", "--yes"]).status.success());
+    table(&store.run(&["backup", "b.db"]));
+    let backup = store.directory().join("b.db");
     for engine in [Engine::Sqlite, Engine::Postgres] {
-        let [copied, restored, further] = std::array::from_fn(|_| Site::new(engine));
-        copy(site, &copied);
+        let [copied, restored, further] = std::array::from_fn(|_| Store::new(engine));
+        copy(store, &copied);
         table(&restored.run(&["restore", backup.to_str().unwrap()]));
         copy(&restored, &further);
         for target in [copied, restored, further] {
@@ -227,37 +229,33 @@ fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(
 }
 
 // A restore never mixes the rows of the backup with existing rows.
-#[rstest]
-fn target_that_is_not_empty_is_not_overwritten(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 3));
-    let source = Site::new(Engine::Sqlite);
+engine_test!(target_that_is_not_empty_is_not_overwritten, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 3));
+    let source = Store::new(Engine::Sqlite);
     import(&source, &[], &lines(&["bob"], 3));
-    let before = export(site);
-    let reported = error_of(&site.run(&["restore", source.file().to_str().unwrap()]));
-    let expected = match site.engine {
+    let before = export(store);
+    let reported = error_of(&store.run(&["restore", source.file().to_str().unwrap()]));
+    let expected = match store.engine {
         Engine::Sqlite => "already: name another, or move it away",
         Engine::Postgres => "holds users already, and is left as it is: name a store that is new or empty",
     };
     assert!(reported.contains(expected), "{reported}");
-    assert_eq!(export(site), before);
-    let reported = error_of(&site.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
+    assert_eq!(export(store), before);
+    let reported = error_of(&store.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
     assert_eq!(reported, "error: there is no store at sqlite:nowhere.db: name one that exists with --from\n");
-    let wrong = site.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]);
+    let wrong = store.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("--from: a store is written as sqlite:PATH"), "{}", stderr(&wrong));
-    assert!(!site.directory().join("new.db").exists());
-}
+    assert!(!store.directory().join("new.db").exists());
+});
 
 // One worker writes for two users in turn, so in every snapshot the first has as many plants as the second, or one more.
 // The copy holds all writes that were acknowledged before it began, and none that began after it ended.
-#[rstest]
-fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--log-level", "warn"]);
-    import(site, &[], &lines(&["much"], 5_000));
-    store_many_keys(site);
-    let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
+engine_test!(copy_under_load_is_a_consistent_snapshot, |store: &Store| {
+    let server = store.serve(&["--log-level", "warn"]);
+    import(store, &[], &lines(&["much"], 5_000));
+    store_many_keys(store);
+    let [ada, bob] = ["ada", "bob"].map(|user| server.client(&store.token(user, &[])));
     let (stop, done, begun) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(0));
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
@@ -277,10 +275,10 @@ fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Pos
             wait_for("more writes", || (done.load(Ordering::SeqCst) > before + 5).then_some(()));
             let least = done.load(Ordering::SeqCst);
             let name = format!("b{round}.db");
-            table(&site.run(&["backup", &name]));
+            table(&store.run(&["backup", &name]));
             let url = format!("sqlite:{name}");
             let plants = |user| {
-                let output = site.run(&["export", "--user", user, "--store", &url]);
+                let output = store.run(&["export", "--user", user, "--store", &url]);
                 let text = String::from_utf8(output.stdout).unwrap();
                 let ids = text
                     .lines()
@@ -293,7 +291,7 @@ fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Pos
             assert!(first == second || first == second + 1 || runs_on_citus(), "{first} and {second}");
             let ahead = "SELECT count(*) FROM users WHERE version IS NOT (SELECT max(version) FROM plants WHERE plants.user_id = users.user_id)";
             let file = rusqlite::Connection::open_with_flags(
-                site.directory().join(&name),
+                store.directory().join(&name),
                 rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
             )
             .unwrap();
@@ -310,22 +308,20 @@ fn copy_under_load_is_a_consistent_snapshot(#[values(Engine::Sqlite, Engine::Pos
     // PostgreSQL may end a session that a busy machine has stopped for seconds.
     let log = server.log();
     assert!(log.lines().all(|line| line.contains("database connection lost")), "{log}");
-}
+});
 
-#[rstest]
-fn killed_backup_leaves_only_a_partial_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada", "bob"], 20_000));
-    let file = site.directory().join("b.db");
+engine_test!(killed_backup_leaves_only_a_partial_file, |store: &Store| {
+    import(store, &[], &lines(&["ada", "bob"], 20_000));
+    let file = store.directory().join("b.db");
     let partial = || {
-        let names = std::fs::read_dir(site.directory()).unwrap().map(|file| file.unwrap().file_name());
+        let names = std::fs::read_dir(store.directory()).unwrap().map(|file| file.unwrap().file_name());
         let mut names = names.map(|name| name.into_string().unwrap());
         names.find(|name| name.starts_with("b.db.") && name.ends_with(".partial"))
     };
     // Repeated, because the backup may be complete before it is killed.
     wait_for("a backup that is killed before it is complete", || {
         let _ = std::fs::remove_file(&file);
-        let mut child = spawn_silently(site, &["backup", "b.db"]);
+        let mut child = spawn_silently(store, &["backup", "b.db"]);
         wait_for("the backup to begin", || (partial().is_some() || file.exists()).then_some(()));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -333,41 +329,41 @@ fn killed_backup_leaves_only_a_partial_file(#[values(Engine::Sqlite, Engine::Pos
     });
     let left = partial();
     assert!(left.is_some(), "the leftover file has the name of a partial file");
-    table(&site.run(&["backup", "b.db"]));
+    table(&store.run(&["backup", "b.db"]));
     assert_eq!(partial(), left, "later commands do not change it");
-    let restored = Site::new(Engine::Sqlite);
+    let restored = Store::new(Engine::Sqlite);
     table(&restored.run(&["restore", file.to_str().unwrap()]));
     assert_eq!(export(&restored), lines(&["ada", "bob"], 20_000));
-}
+});
 
 /// Stores so many idempotency keys that a copy reads the plants noticeably later than the users.
-fn store_many_keys(site: &Site) {
-    let key = match site.engine {
+fn store_many_keys(store: &Store) {
+    let key = match store.engine {
         Engine::Sqlite => "randomblob(32), zeroblob(32)",
         Engine::Postgres => "sha256(n::text::bytea), sha256('')",
     };
-    site.execute(&format!(
+    store.execute(&format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 25000)
          INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
          SELECT 1, {key}, 200, NULL, 9999999999 FROM numbers"
     ));
 }
 
-fn spawn_silently(site: &Site, arguments: &[&str]) -> Child {
-    site.command(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+fn spawn_silently(store: &Store, arguments: &[&str]) -> Child {
+    store.command(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn database_with_schema() -> Site<'static> {
-    let site = Site::new(Engine::Postgres);
-    assert!(site.run(&["migrate"]).status.success());
-    site
+fn database_with_schema() -> Store<'static> {
+    let store = Store::new(Engine::Postgres);
+    assert!(store.run(&["migrate"]).status.success());
+    store
 }
 
 /// A restore is one transaction, which is rolled back when the process is killed.
 #[rstest]
 #[case::requires_postgres()]
 fn a_killed_restore_leaves_an_empty_database() {
-    let source = Site::new(Engine::Sqlite);
+    let source = Store::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 5_000));
     let target = database_with_schema();
     let held = target.hold("BEGIN; LOCK TABLE plantstore.tokens IN ACCESS EXCLUSIVE MODE");
@@ -388,7 +384,7 @@ fn a_killed_restore_leaves_an_empty_database() {
 #[rstest]
 #[case::requires_postgres()]
 fn transaction_of_a_copy_has_no_idle_timeout() {
-    let source = Site::new(Engine::Postgres);
+    let source = Store::new(Engine::Postgres);
     import(&source, &[], &lines(&["ada"], 3));
     let target = database_with_schema();
     target.execute(
@@ -418,7 +414,7 @@ fn transaction_of_a_copy_has_no_idle_timeout() {
 #[rstest]
 #[case::requires_postgres()]
 fn copy_that_differs_from_its_source_is_rolled_back() {
-    let source = Site::new(Engine::Sqlite);
+    let source = Store::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 3));
     let target = database_with_schema();
     target.execute(
@@ -442,44 +438,44 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
 /// The WAL of a deleted file must not become part of a new file.
 #[test]
 fn leftover_files_of_another_store_are_an_error() {
-    let site = Site::new(Engine::Sqlite);
-    import(&site, &[], &lines(&["ada"], 3));
-    std::fs::write(site.directory().join("b.db-wal"), "left").unwrap();
-    let reported = error_of(&site.run(&["backup", "b.db"]));
+    let store = Store::new(Engine::Sqlite);
+    import(&store, &[], &lines(&["ada"], 3));
+    std::fs::write(store.directory().join("b.db-wal"), "left").unwrap();
+    let reported = error_of(&store.run(&["backup", "b.db"]));
     assert!(reported.contains("sqlite:b.db holds a write-ahead log or journal beside it already"), "{reported}");
-    assert!(!site.directory().join("b.db").exists());
+    assert!(!store.directory().join("b.db").exists());
 }
 
 #[rstest]
 #[case::requires_unshare()]
 fn backup_to_a_full_disk_leaves_no_file() {
-    let site = Site::new(Engine::Sqlite);
-    import(&site, &[], &lines(&["ada"], 40_000));
-    std::fs::create_dir(site.directory().join("small")).unwrap();
+    let store = Store::new(Engine::Sqlite);
+    import(&store, &[], &lines(&["ada"], 40_000));
+    std::fs::create_dir(store.directory().join("small")).unwrap();
     let script = "mount -t tmpfs -o size=1m tmpfs small && \"$@\" backup small/b.db; echo $?; ls -A small";
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
-    let output = site.command_through(&wrapper, &[]).output().unwrap();
+    let output = store.command_through(&wrapper, &[]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", stderr(&output));
     assert!(stderr(&output).starts_with("error: writing failed: storage is full: "), "{}", stderr(&output));
     assert_eq!(stderr(&output).matches("storage is full").count(), 1, "{}", stderr(&output));
-    assert_eq!(export(&site), lines(&["ada"], 40_000));
+    assert_eq!(export(&store), lines(&["ada"], 40_000));
 }
 
 #[rstest]
 #[case::requires_postgres()]
 fn files_of_earlier_releases_are_restored() {
     for release in ["0.1.0", "0.3.0", "0.6.0"] {
-        let site = Site::new(Engine::Sqlite);
+        let store = Store::new(Engine::Sqlite);
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
         let file = files.join(format!("{release}.db"));
-        std::fs::copy(&file, site.file()).unwrap();
+        std::fs::copy(&file, store.file()).unwrap();
         let token = std::fs::read_to_string(files.join(format!("{release}.token"))).unwrap();
         for engine in [Engine::Sqlite, Engine::Postgres] {
-            let restored = Site::new(engine);
-            table(&restored.run(&["restore", site.file().to_str().unwrap()]));
+            let restored = Store::new(engine);
+            table(&restored.run(&["restore", store.file().to_str().unwrap()]));
             let server = restored.serve(&[]);
             assert_eq!(server.client(token.trim_end()).ids(), [i64::MIN, 1, 2], "{release}");
         }
-        assert_eq!(std::fs::read(site.file()).unwrap(), std::fs::read(&file).unwrap(), "{release}: it is unchanged");
+        assert_eq!(std::fs::read(store.file()).unwrap(), std::fs::read(&file).unwrap(), "{release}: it is unchanged");
     }
 }

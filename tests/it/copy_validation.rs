@@ -3,10 +3,8 @@
 use std::process::Output;
 use std::sync::OnceLock;
 
-use rstest::rstest;
-
 use crate::support::transfer::stderr;
-use crate::support::{Engine, Site, wait_for};
+use crate::support::{Engine, Store, engine_test, wait_for};
 
 /// Characters that control a terminal or change the direction of text.
 const HOSTILE: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
@@ -18,39 +16,39 @@ fn valid_file() -> &'static [u8] {
 }
 
 fn make_valid_file() -> Vec<u8> {
-    let site = Site::new(Engine::Sqlite);
-    let ada = site.token("ada", &["--label", "balcony"]);
-    site.token("bob", &[]);
-    assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let ada = store.token("ada", &["--label", "balcony"]);
+    store.token("bob", &[]);
+    assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
+    let server = store.serve(&[]);
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "key")];
     let created = server.client(&ada).call("POST", "/plants", &headers, Some(br#"{"id":7,"name":"Rose","tag":"red"}"#));
     assert_eq!(created.status, 200);
     assert_eq!(server.stop().code(), Some(0));
-    std::fs::read(site.file()).unwrap()
+    std::fs::read(store.file()).unwrap()
 }
 
 /// Creates a store from the valid file and changes it with these statements.
-fn changed_file(statements: &str) -> Site<'static> {
-    let site = Site::new(Engine::Sqlite);
-    std::fs::write(site.file(), valid_file()).unwrap();
-    let file = site.open_file();
+fn changed_file(statements: &str) -> Store<'static> {
+    let store = Store::new(Engine::Sqlite);
+    std::fs::write(store.file(), valid_file()).unwrap();
+    let file = store.open_file();
     file.pragma_update(None, "foreign_keys", false).unwrap();
     file.pragma_update(None, "ignore_check_constraints", true).unwrap();
     file.execute_batch(statements).unwrap();
-    site
+    store
 }
 
 /// Restores the file into the target, which stays empty, and returns the error.
 #[track_caller]
-fn error_of(file: &Site, target: &Site) -> String {
+fn error_of(file: &Store, target: &Store) -> String {
     let output = target.run(&["restore", file.file().to_str().unwrap()]);
     assert_rejected(&output, target);
     stderr(&output)
 }
 
 #[track_caller]
-fn assert_rejected(output: &Output, target: &Site) {
+fn assert_rejected(output: &Output, target: &Store) {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
     let reported = stderr(output);
     assert_eq!(reported.lines().filter(|line| !line.contains("the password in")).count(), 1, "{reported}");
@@ -67,9 +65,7 @@ fn assert_rejected(output: &Output, target: &Site) {
     }
 }
 
-#[rstest]
-fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(rows_that_break_a_rule_are_not_restored, |store: &Store| {
     let long = "replace(hex(zeroblob(600)), '0', 'x')";
     let cases = [
         ("UPDATE users SET name = 'a' || char(10) || 'b' WHERE user_id = 1", "table users, user_id 1: a user name"),
@@ -120,17 +116,15 @@ fn rows_that_break_a_rule_are_not_restored(#[values(Engine::Sqlite, Engine::Post
         ),
     ];
     for (statements, expected) in cases {
-        let reported = error_of(&changed_file(statements), site);
+        let reported = error_of(&changed_file(statements), store);
         assert!(reported.contains(expected), "{statements}: {reported}");
         assert!(!reported.contains(HOSTILE), "{reported:?}");
     }
     let sound = changed_file("");
-    assert!(site.run(&["restore", sound.file().to_str().unwrap()]).status.success());
-}
+    assert!(store.run(&["restore", sound.file().to_str().unwrap()]).status.success());
+});
 
-#[rstest]
-fn file_whose_schema_no_release_wrote_is_not_restored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(file_whose_schema_no_release_wrote_is_not_restored, |store: &Store| {
     let endless = "
         ALTER TABLE plants RENAME TO others;
         CREATE VIEW plants AS WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n FROM numbers)
@@ -150,86 +144,80 @@ fn file_whose_schema_no_release_wrote_is_not_restored(#[values(Engine::Sqlite, E
         (endless, "`plants` is not a table that plantstore created"),
     ];
     for (statements, expected) in cases {
-        let reported = error_of(&changed_file(statements), site);
+        let reported = error_of(&changed_file(statements), store);
         assert!(reported.contains(expected), "{statements}: {reported}");
     }
-}
+});
 
-#[rstest]
-fn row_that_breaks_a_rule_is_neither_copied_nor_backed_up(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    site.token("ada", &[]);
-    site.execute("UPDATE users SET name = 'a\nb'");
-    let target = Site::new(Engine::Sqlite);
+engine_test!(row_that_breaks_a_rule_is_neither_copied_nor_backed_up, |store: &Store| {
+    store.token("ada", &[]);
+    store.execute("UPDATE users SET name = 'a\nb'");
+    let target = Store::new(Engine::Sqlite);
     for output in [
-        target.run(&["copy", "--from", &site.url(), "--to", "sqlite:new.db"]),
-        target.run(&["backup", "new.db", "--store", &site.url()]),
+        target.run(&["copy", "--from", &store.url(), "--to", "sqlite:new.db"]),
+        target.run(&["backup", "new.db", "--store", &store.url()]),
     ] {
         assert_rejected(&output, &target);
         assert!(stderr(&output).contains("table users, user_id 1: "), "{}", stderr(&output));
     }
-}
+});
 
-#[rstest]
-fn lists_show_a_row_that_breaks_a_rule(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(lists_show_a_row_that_breaks_a_rule, |store: &Store| {
     for user in ["ada", "bob", "cyd"] {
-        site.token(user, &[]);
+        store.token(user, &[]);
     }
-    assert!(site.run(&["share", "grant", "--owner", "bob", "--to", "cyd", "--role", "reader"]).status.success());
-    site.execute("UPDATE users SET name = 'b\nob' WHERE name = 'bob'");
-    site.execute("UPDATE tokens SET label = 'red \u{1b}[31m' WHERE token_id = 3");
+    assert!(store.run(&["share", "grant", "--owner", "bob", "--to", "cyd", "--role", "reader"]).status.success());
+    store.execute("UPDATE users SET name = 'b\nob' WHERE name = 'bob'");
+    store.execute("UPDATE tokens SET label = 'red \u{1b}[31m' WHERE token_id = 3");
     for command in ["user", "token", "share"] {
-        let output = site.run(&[command, "list"]);
+        let output = store.run(&[command, "list"]);
         let table = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(output.status.success(), "{command}: {}", stderr(&output));
         // A cell that is too wide is wrapped.
         assert!(table.contains("b\\nob") && table.contains("(invalid)"), "{table}");
-        let json = site.run(&[command, "list", "--json"]).stdout;
+        let json = store.run(&[command, "list", "--json"]).stdout;
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         let names = json.as_array().unwrap().iter().flat_map(|row| [&row["name"], &row["user"], &row["owner"]]);
         assert_eq!(names.filter(|name| **name == "b\nob").count(), 1, "{json}");
     }
-    let tokens = String::from_utf8(site.run(&["token", "list"]).stdout).unwrap();
+    let tokens = String::from_utf8(store.run(&["token", "list"]).stdout).unwrap();
     assert!(tokens.contains("red") && tokens.contains("\\u001b[31m"), "{tokens}");
-    let of_ada = site.run(&["token", "list", "--user", "ada"]);
+    let of_ada = store.run(&["token", "list", "--user", "ada"]);
     assert_eq!(String::from_utf8(of_ada.stdout).unwrap().lines().count(), 2);
-}
+});
 
 /// A share in a file with a role that no release wrote.
 #[test]
 fn unknown_role_is_escaped_in_the_error_of_a_list() {
-    let site = changed_file("UPDATE shares_by_name SET role = 'x' || char(27, 7, 155, 8238)");
-    let reported = stderr(&site.run(&["share", "list"]));
+    let store = changed_file("UPDATE shares_by_name SET role = 'x' || char(27, 7, 155, 8238)");
+    let reported = stderr(&store.run(&["share", "list"]));
     assert!(reported.contains(r"x\u001b\u0007\u009b\u202e") && !reported.contains(HOSTILE), "{reported:?}");
 }
 
-/// Earlier releases accepted labels with invisible characters: they are shown escaped, and copied as they are.
-#[rstest]
-fn label_of_an_earlier_release_is_shown_escaped(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+// Earlier releases accepted labels with invisible characters: they are shown escaped, and copied as they are.
+engine_test!(label_of_an_earlier_release_is_shown_escaped, |store: &Store| {
     let label = "a\u{202e}b\u{200b}c\u{e0061}";
-    let ada = site.token("ada", &["--scope", "tokens:manage"]);
-    site.execute(&format!("UPDATE tokens SET label = '{label}'"));
+    let ada = store.token("ada", &["--scope", "tokens:manage"]);
+    store.execute(&format!("UPDATE tokens SET label = '{label}'"));
     let [table, json] = [&["token", "list"][..], &["token", "list", "--json"]]
-        .map(|command| String::from_utf8(site.run(command).stdout).unwrap());
+        .map(|command| String::from_utf8(store.run(command).stdout).unwrap());
     assert!(table.split_whitespace().collect::<String>().contains(r"a\u202eb\u200b"), "{table}");
     assert!(![table, json.clone()].iter().any(|shown| shown.contains(['\u{202e}', '\u{200b}', '\u{e0061}'])));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["label"], label);
-    assert_eq!(site.serve(&[]).client(&ada).get("/tokens").json()[0]["label"], label);
-    let copy = Site::new(Engine::Sqlite);
-    assert!(copy.run(&["copy", "--from", &site.url(), "--to", &copy.url()]).status.success());
+    assert_eq!(store.serve(&[]).client(&ada).get("/tokens").json()[0]["label"], label);
+    let copy = Store::new(Engine::Sqlite);
+    assert!(copy.run(&["copy", "--from", &store.url(), "--to", &copy.url()]).status.success());
     assert_eq!(copy.texts("SELECT label FROM tokens"), [label]);
-}
+});
 
 /// Triggers in the file cannot use virtual tables.
 #[test]
 fn schema_of_a_file_is_not_trusted() {
-    let site =
+    let store =
         changed_file("CREATE TRIGGER spy AFTER INSERT ON plants BEGIN SELECT name FROM pragma_database_list; END");
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let server = store.serve(&[]);
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.post(r#"{"id":8,"name":"Fern"}"#).error(), 50000);
     wait_for("the reason in the log", || server.log().contains("unsafe use of virtual table").then_some(()));
 }

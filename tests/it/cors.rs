@@ -1,8 +1,9 @@
 //! CORS: header fields that let scripts of other origins call the service and read its responses.
 
-use rstest::rstest;
+use crate::support::{Client, Connection, Engine, Garden, JSON, Response, Server, Store, assert_snapshot, engine_test};
 
-use crate::support::{Client, Connection, Engine, JSON, Response, Server, Site, assert_snapshot};
+/// Options of a server that allows the first origin.
+const ALLOWED: [&str; 2] = ["--cors-origin", "https://app.example"];
 
 const ORIGIN: (&str, &str) = ("Origin", "https://app.example");
 const OTHER: (&str, &str) = ("Origin", "https://evil.example");
@@ -22,9 +23,9 @@ fn varies(response: &Response) -> bool {
 }
 
 /// Returns one response of each kind to requests with this header field.
-fn responses(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Response> {
-    let ada = server.client(&site.token("ada", &[]));
-    let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
+fn responses(store: &Store, server: &Server, header: (&str, &str)) -> Vec<Response> {
+    let ada = server.client(&store.token("ada", &[]));
+    let reader = server.client(&store.token("ada", &["--scope", "plants:read"]));
     let anonymous = server.anonymous();
     let call = |client: &Client, method: &str, path: &str, body: Option<&str>| {
         client.call(method, path, &[header, JSON], body.map(str::as_bytes))
@@ -56,16 +57,14 @@ fn responses(site: &Site, server: &Server, header: (&str, &str)) -> Vec<Response
 }
 
 /// Starts a server that can send all of these responses.
-fn serve(site: &Site, options: &[&str]) -> Server {
+fn serve(store: &Store, options: &[&str]) -> Server {
     let limits = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--rate-limit", "1/h", "--rate-burst", "12"];
-    site.serve(&[&limits[..], options].concat())
+    store.serve(&[&limits[..], options].concat())
 }
 
-#[rstest]
-fn listed_origin_may_read_every_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve(site, &["--cors-origin", "https://app.example"]);
-    for response in responses(site, &server, ORIGIN) {
+engine_test!(listed_origin_may_read_every_response, |store: &Store| {
+    let server = serve(store, &ALLOWED);
+    for response in responses(store, &server, ORIGIN) {
         assert_eq!(values(&response, "access-control-allow-origin"), ["https://app.example"], "{response:?}");
         assert_eq!(
             values(&response, "access-control-expose-headers"),
@@ -76,17 +75,15 @@ fn listed_origin_may_read_every_response(#[values(Engine::Sqlite, Engine::Postgr
         assert!(varies(&response), "{response:?}");
         assert_eq!(response.header("access-control-allow-credentials"), None);
     }
-}
+});
 
-#[rstest]
-fn unlisted_origin_is_served_without_cors_headers(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve(site, &["--cors-origin", "https://app.example"]);
-    for response in responses(site, &server, OTHER) {
+engine_test!(unlisted_origin_is_served_without_cors_headers, |store: &Store| {
+    let server = serve(store, &ALLOWED);
+    for response in responses(store, &server, OTHER) {
         assert!(!has_cors_headers(&response), "{response:?}");
         assert!(varies(&response), "a cache must not send it to a listed origin: {response:?}");
     }
-    let ada = server.client(&site.token("bob", &[]));
+    let ada = server.client(&store.token("bob", &[]));
     for origin in [
         "http://app.example",
         "https://app.example:8443",
@@ -107,22 +104,16 @@ fn unlisted_origin_is_served_without_cors_headers(#[values(Engine::Sqlite, Engin
     assert!(!has_cors_headers(&twice), "{twice:?}");
     let without_origin = ada.get("/livez");
     assert!(!has_cors_headers(&without_origin) && varies(&without_origin), "{without_origin:?}");
-}
+});
 
-#[rstest]
-fn other_vary_fields_are_preserved(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--cors-origin", "https://app.example"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(other_vary_fields_are_preserved, &ALLOWED, |Garden { ada, .. }: &Garden| {
     for header in [ORIGIN, OTHER] {
         assert_eq!(values(&ada.call("GET", "/plants", &[header], None), "vary"), ["Authorization", "Origin"]);
     }
-}
+});
 
-#[rstest]
-fn a_preflight_needs_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--cors-origin", "https://app.example"]);
+engine_test!(a_preflight_needs_no_token, |store: &Store| {
+    let server = store.serve(&ALLOWED);
     let anonymous = server.anonymous();
     let response = anonymous.call(
         "OPTIONS",
@@ -142,13 +133,11 @@ fn a_preflight_needs_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine
     access-control-expose-headers: ETag, Link, Location, Idempotency-Replayed, RateLimit, RateLimit-Policy, Retry-After, WWW-Authenticate, X-Request-Id
     date: (a date)
     ");
-}
+});
 
-#[rstest]
-fn preflights_reveal_nothing_about_resources(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--cors-origin", "https://app.example"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(preflights_reveal_nothing_about_resources, |store: &Store| {
+    let server = store.serve(&ALLOWED);
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     let anonymous = server.anonymous();
     let expected = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], None).wire();
@@ -168,14 +157,12 @@ fn preflights_reveal_nothing_about_resources(#[values(Engine::Sqlite, Engine::Po
     }
     let with_body = anonymous.call("OPTIONS", "/plants", &[ORIGIN, ASKS], Some(b"a body that is not read"));
     assert_eq!(with_body.wire(), expected);
-}
+});
 
-#[rstest]
-fn preflight_of_an_unlisted_origin_is_an_ordinary_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let listed = site.serve(&["--cors-origin", "https://app.example"]);
-    let off = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(preflight_of_an_unlisted_origin_is_an_ordinary_request, |store: &Store| {
+    let listed = store.serve(&ALLOWED);
+    let off = store.serve(&[]);
+    let token = store.token("ada", &[]);
     for (server, headers) in [
         (&listed, &[OTHER, ASKS][..]),
         (&listed, &[ASKS]),
@@ -194,13 +181,11 @@ fn preflight_of_an_unlisted_origin_is_an_ordinary_request(#[values(Engine::Sqlit
     connection
         .send("OPTIONS /plants HTTP/1.1\r\nOrigin: https://app.example\r\nAccess-Control-Request-Method: GET\r\n\r\n");
     assert_eq!(connection.read_response(false).error(), 40007, "HTTP/1.1 requires a Host in every request");
-}
+});
 
-#[rstest]
-fn preflights_do_not_count_against_rate_limits(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--cors-origin", "https://app.example", "--rate-limit", "1/h", "--rate-burst", "2"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(preflights_do_not_count_against_rate_limits, |store: &Store| {
+    let server = store.serve(&["--cors-origin", "https://app.example", "--rate-limit", "1/h", "--rate-burst", "2"]);
+    let ada = server.client(&store.token("ada", &[]));
     for _ in 0..5 {
         let preflight = ada.call("OPTIONS", "/plants", &[ORIGIN, ASKS], None);
         assert_eq!(preflight.status, 204);
@@ -212,13 +197,11 @@ fn preflights_do_not_count_against_rate_limits(#[values(Engine::Sqlite, Engine::
     let third = ada.call("GET", "/plants", &[ORIGIN], None);
     assert_eq!((second.status, third.status), (200, 429));
     assert!(third.header("retry-after").is_some() && third.header("access-control-allow-origin").is_some());
-}
+});
 
-#[rstest]
-fn wildcard_lets_every_origin_read_every_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve(site, &["--cors-origin", "*"]);
-    for response in responses(site, &server, OTHER) {
+engine_test!(wildcard_lets_every_origin_read_every_response, |store: &Store| {
+    let server = serve(store, &["--cors-origin", "*"]);
+    for response in responses(store, &server, OTHER) {
         assert_eq!(values(&response, "access-control-allow-origin"), ["*"], "{response:?}");
         assert!(response.header("access-control-expose-headers").is_some_and(|names| names.contains("Retry-After")));
         assert!(!varies(&response), "{response:?}");
@@ -235,15 +218,13 @@ fn wildcard_lets_every_origin_read_every_response(#[values(Engine::Sqlite, Engin
         40100,
         "without an origin it is not a preflight"
     );
-}
+});
 
-#[rstest]
-fn several_origins_may_be_listed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+engine_test!(several_origins_may_be_listed, |store: &Store| {
+    let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("PLANTSTORE_CORS_ORIGIN", "https://app.example, http://localhost:3000");
     let by_variable = Server::start(command);
-    let by_options = site.serve(&[
+    let by_options = store.serve(&[
         "--cors-origin",
         "https://app.example",
         "--cors-origin",
@@ -257,24 +238,22 @@ fn several_origins_may_be_listed(#[values(Engine::Sqlite, Engine::Postgres)] eng
             assert_eq!((preflight.status, preflight.header("access-control-allow-origin")), (204, Some(origin)));
         }
     }
-}
+});
 
-#[rstest]
-fn responses_are_unchanged_without_the_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve(site, &[]);
-    for response in responses(site, &server, ORIGIN) {
+engine_test!(responses_are_unchanged_without_the_option, |store: &Store| {
+    let server = serve(store, &[]);
+    for response in responses(store, &server, ORIGIN) {
         assert!(!has_cors_headers(&response) && !varies(&response), "{response:?}");
     }
     let anonymous = server.anonymous();
     for path in ["/livez", "/plants"] {
         assert_eq!(anonymous.call("GET", path, &[ORIGIN], None).wire(), anonymous.get(path).wire());
     }
-}
+});
 
 #[test]
 fn invalid_origins_are_rejected_with_one_clear_line() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     for (options, words) in [
         (
             &["--cors-origin", "https://app.example/"][..],
@@ -291,11 +270,11 @@ fn invalid_origins_are_rejected_with_one_clear_line() {
         (&["--cors-origin", "https://app.example:443"], "leave out the port"),
         (&["--cors-origin", ""], "write scheme://host"),
     ] {
-        let output = site.run(&[&["serve"], options].concat());
+        let output = store.run(&[&["serve"], options].concat());
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {errors}");
         assert!(errors.starts_with("error: ") && errors.contains(words), "{options:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
-    assert!(!site.file().exists(), "the server creates no store");
+    assert!(!store.file().exists(), "the server creates no store");
 }

@@ -1,15 +1,10 @@
 //! `POST /plants`
 
-use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Connection, Engine, Site, assert_snapshot};
+use crate::support::{Connection, Garden, assert_snapshot, engine_test};
 
-#[rstest]
-fn create_returns_the_plant_and_its_location(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(create_returns_the_plant_and_its_location, |Garden { ada, .. }: &Garden| {
     assert_snapshot!(ada.post(r#"{"id": 7, "name": "Monstera", "tag": "indoor"}"#).wire(), @r#"
     200 OK
     content-type: application/json
@@ -32,23 +27,15 @@ fn create_returns_the_plant_and_its_location(#[values(Engine::Sqlite, Engine::Po
 
     {"name":"Fern"}
     "#);
-}
+});
 
-#[rstest]
-fn tag_is_returned_only_if_it_was_given(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(tag_is_returned_only_if_it_was_given, |Garden { ada, .. }: &Garden| {
     assert_eq!(ada.post(r#"{"id": 1, "name": "a", "tag": null}"#).text(), r#"{"name":"a"}"#);
     assert_eq!(ada.post(r#"{"id": 2, "name": "b", "tag": ""}"#).text(), r#"{"name":"b","tag":""}"#);
     assert_eq!(ada.get("/plants").text(), r#"[{"name":"a"},{"name":"b","tag":""}]"#);
-}
+});
 
-#[rstest]
-fn every_int64_is_an_id(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(every_int64_is_an_id, |Garden { ada, .. }: &Garden| {
     let ids = [i64::MIN, i64::MIN + 1, -9_007_199_254_740_993, -1, 0, 1, 9_007_199_254_740_993, i64::MAX - 1, i64::MAX];
     for id in ids.iter().rev() {
         let response = ada.post(format!(r#"{{"id":{id},"name":"n{id}"}}"#));
@@ -61,13 +48,9 @@ fn every_int64_is_an_id(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
         assert_eq!(ada.delete(id).status, 204, "{id}");
     }
     assert_eq!(ada.get("/plants").text(), "[]");
-}
+});
 
-#[rstest]
-fn text_is_stored_exactly_as_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(text_is_stored_exactly_as_sent, |Garden { ada, .. }: &Garden| {
     let long = "ß".repeat(1_000);
     let names = [
         "  not trimmed  ",
@@ -108,13 +91,9 @@ fn text_is_stored_exactly_as_sent(#[values(Engine::Sqlite, Engine::Postgres)] en
     }
     let escaped = ada.post(br#"{"\u0069d": 100, "n\u0061me": "\u00e9\ud83c\udf35\/"}"#);
     assert_eq!(escaped.text(), "{\"name\":\"é🌵/\"}");
-}
+});
 
-#[rstest]
-fn unknown_fields_are_ignored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(unknown_fields_are_ignored, |Garden { ada, .. }: &Garden| {
     let body = format!(
         r#"{{"id":1,"\ud800":1,"owner":"eve","Name":"x","name":"Rose","deep":{}{},"big":1e999999,"odd":"\ud800"}}"#,
         "[".repeat(5_000),
@@ -122,13 +101,9 @@ fn unknown_fields_are_ignored(#[values(Engine::Sqlite, Engine::Postgres)] engine
     );
     assert_eq!(ada.post(body).text(), r#"{"name":"Rose"}"#);
     assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose"}]"#);
-}
+});
 
-#[rstest]
-fn invalid_body_is_rejected_with_its_error_code(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(invalid_body_is_rejected_with_its_error_code, |Garden { ada, .. }: &Garden| {
     let long_name = json!({ "id": 1, "name": "ä".repeat(1_001) }).to_string();
     let long_tag = json!({ "id": 1, "name": "a", "tag": "🌵".repeat(201) }).to_string();
     let both = json!({ "id": 1, "name": format!("{}\u{7}", "x".repeat(1_001)) }).to_string();
@@ -224,37 +199,23 @@ fn invalid_body_is_rejected_with_its_error_code(#[values(Engine::Sqlite, Engine:
     assert_eq!(response.error(), 40001);
     assert!(response.body.len() < 500, "the length of the response is bounded: {}", response.text());
     assert_eq!(ada.get("/plants").text(), "[]", "no rejected plant is stored");
-}
+});
 
-#[rstest]
-fn longest_texts_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(longest_texts_are_accepted, |Garden { ada, .. }: &Garden| {
     let (name, tag) = ("🌵".repeat(1_000), "🌵".repeat(200));
     let response = ada.post(json!({ "id": 1, "name": name, "tag": tag }).to_string());
     assert_eq!(response.json(), json!({ "name": name, "tag": tag }));
     assert_eq!(ada.get("/plants").json(), json!([{ "name": name, "tag": tag }]));
-}
+});
 
-#[rstest]
-fn missing_body_is_rejected_with_400_for_every_content_type(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(missing_body_is_rejected_with_400_for_every_content_type, |Garden { ada, .. }: &Garden| {
     for headers in [&[][..], &[("Content-Type", "application/json")], &[("Content-Type", "text/plain")]] {
         assert_eq!(ada.call("POST", "/plants", headers, None).error(), 40000);
         assert_eq!(ada.call("POST", "/plants", headers, Some(b"")).error(), 40000);
     }
-}
+});
 
-#[rstest]
-fn content_type_other_than_json_is_rejected_with_415(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(content_type_other_than_json_is_rejected_with_415, |Garden { ada, .. }: &Garden| {
     let mut id = 0;
     let mut post = |headers: &[(&str, &str)]| {
         id += 1;
@@ -304,13 +265,9 @@ fn content_type_other_than_json_is_rejected_with_415(#[values(Engine::Sqlite, En
 
     {"error":41500,"message":"send the body as `Content-Type: application/json`, in UTF-8 and without a `Content-Encoding`"}
     "#);
-}
+});
 
-#[rstest]
-fn body_larger_than_16_kib_is_rejected_with_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(body_larger_than_16_kib_is_rejected_with_413, |Garden { ada, .. }: &Garden| {
     let body = |id: i64, length: usize| {
         let start = format!(r#"{{"id":{id},"name":"a","filler":""#);
         let filler = "x".repeat(length - start.len() - 2);
@@ -343,13 +300,9 @@ fn body_larger_than_16_kib_is_rejected_with_413(#[values(Engine::Sqlite, Engine:
     connection.send(chunked(16_384));
     assert_eq!(connection.read_response(false).status, 200, "the connection stays usable");
     assert_eq!(ada.ids(), [1, 2, 5, 9]);
-}
+});
 
-#[rstest]
-fn oversized_body_is_rejected_before_it_is_sent(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(oversized_body_is_rejected_before_it_is_sent, |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "5368709120"), ("Expect", "100-continue")];
     connection.send(ada.bytes("POST", "/plants", &headers, None));
@@ -377,28 +330,18 @@ fn oversized_body_is_rejected_before_it_is_sent(#[values(Engine::Sqlite, Engine:
     assert_eq!(fitting.read_response(false).status, 100);
     fitting.send(r#"{"id":1,"name":"a"}"#);
     assert_eq!(fitting.read_response(false).status, 200);
-}
+});
 
-#[rstest]
-fn client_that_continues_to_send_gets_the_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(client_that_continues_to_send_gets_the_413, |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "3000000")];
     connection.send(ada.bytes("POST", "/plants", &headers, None));
     // The server may close the connection while the client sends. The response must arrive all the same.
     let _ = connection.try_send(vec![b' '; 900_000]);
     assert_eq!(connection.read_response(false).error(), 41300);
-}
+});
 
-#[rstest]
-fn duplicate_id_is_rejected_with_409_and_the_plant_unchanged(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(duplicate_id_is_rejected_with_409_and_the_plant_unchanged, |Garden { ada, .. }: &Garden| {
     ada.plant(1, "first");
     let response = ada.post(r#"{"id":1,"name":"second","tag":"t"}"#);
     assert_snapshot!(response.wire(), @r#"
@@ -415,19 +358,12 @@ fn duplicate_id_is_rejected_with_409_and_the_plant_unchanged(
     assert_eq!(ada.get("/plants").text(), r#"[{"name":"first"}]"#);
     assert_eq!(ada.delete(1).status, 204);
     assert_eq!(ada.post(r#"{"id":1,"name":"second"}"#).status, 200, "a deleted id is free again");
-}
+});
 
-#[rstest]
-fn exactly_one_of_many_concurrent_creates_of_one_id_succeeds(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(exactly_one_of_many_concurrent_creates_of_one_id_succeeds, |Garden { ada, .. }: &Garden| {
     let statuses: Vec<(u16, u16)> = std::thread::scope(|scope| {
         let racers: Vec<_> = (0..16)
             .map(|racer| {
-                let ada = &ada;
                 scope.spawn(move || {
                     let shared = ada.post(format!(r#"{{"id":0,"name":"racer {racer}"}}"#)).status;
                     let own = ada.post(format!(r#"{{"id":{},"name":"own"}}"#, racer + 1)).status;
@@ -441,13 +377,9 @@ fn exactly_one_of_many_concurrent_creates_of_one_id_succeeds(
     assert_eq!(statuses.iter().filter(|(shared, _)| *shared == 409).count(), 15, "{statuses:?}");
     assert!(statuses.iter().all(|(_, own)| *own == 200), "{statuses:?}");
     assert_eq!(ada.ids(), (0..=16).collect::<Vec<_>>());
-}
+});
 
-#[rstest]
-fn response_waits_for_the_body(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(response_waits_for_the_body, |Garden { server, ada, .. }: &Garden| {
     let bytes =
         ada.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(br#"{"id":1,"name":"slow"}"#));
     let mut connection = Connection::open(server.address());
@@ -455,4 +387,4 @@ fn response_waits_for_the_body(#[values(Engine::Sqlite, Engine::Postgres)] engin
         connection.send([byte]);
     }
     assert_eq!(connection.read_response(false).text(), r#"{"name":"slow"}"#);
-}
+});

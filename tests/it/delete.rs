@@ -1,14 +1,8 @@
 //! `DELETE /plants/{id}`
 
-use rstest::rstest;
+use crate::support::{Garden, assert_snapshot, engine_test};
 
-use crate::support::{Engine, Site, assert_snapshot};
-
-#[rstest]
-fn delete_returns_204_without_a_body(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(delete_returns_204_without_a_body, |Garden { ada, .. }: &Garden| {
     ada.plant(5, "Rose");
     ada.plant(6, "Fern");
     assert_snapshot!(ada.delete(5).wire(), @r"
@@ -29,26 +23,16 @@ fn delete_returns_204_without_a_body(#[values(Engine::Sqlite, Engine::Postgres)]
 
     {"error":40400,"message":"there is no plant with this id: list yours with `?include=id` to see their ids"}
     "#);
-}
+});
 
-#[rstest]
-fn plant_of_another_user_gets_the_same_404_as_a_missing_one(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let bob = server.client(&site.token("bob", &[]));
+engine_test!(plant_of_another_user_gets_the_same_404_as_a_missing_one, |Garden { store, server, ada }: &Garden| {
+    let bob = server.client(&store.token("bob", &[]));
     ada.plant(5, "Rose");
     assert_eq!(bob.delete(5).wire(), bob.delete(123_456).wire());
     assert_eq!(ada.ids(), [5]);
-}
+});
 
-#[rstest]
-fn id_in_the_path_that_is_no_integer_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(id_in_the_path_that_is_no_integer_is_rejected_with_400, |Garden { ada, .. }: &Garden| {
     for wrong in [
         "abc",
         "1.0",
@@ -89,13 +73,9 @@ fn id_in_the_path_that_is_no_integer_is_rejected_with_400(#[values(Engine::Sqlit
     for fine in ["0", "-1", "1", "%31", "9223372036854775807", "-9223372036854775808", "1?owner=x&unknown=1"] {
         assert_eq!(ada.delete(fine).error(), 40400, "{fine}");
     }
-}
+});
 
-#[rstest]
-fn body_of_a_delete_is_ignored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(body_of_a_delete_is_ignored, |Garden { ada, .. }: &Garden| {
     for (id, length) in [(1, 5), (2, 100_000), (3, 3_000_000)] {
         ada.plant(id, "Rose");
         let mut connection = ada.connect();
@@ -108,13 +88,9 @@ fn body_of_a_delete_is_ignored(#[values(Engine::Sqlite, Engine::Postgres)] engin
         let _ = connection.try_send(vec![b'x'; length]);
         assert_eq!(connection.read_response(false).status, 204, "{length} bytes");
     }
-}
+});
 
-#[rstest]
-fn exactly_one_of_many_concurrent_deletes_succeeds(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(exactly_one_of_many_concurrent_deletes_succeeds, |Garden { ada, .. }: &Garden| {
     ada.plant(1, "Rose");
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let racers: Vec<_> = (0..12).map(|_| scope.spawn(|| ada.delete(1).status)).collect();
@@ -122,4 +98,4 @@ fn exactly_one_of_many_concurrent_deletes_succeeds(#[values(Engine::Sqlite, Engi
     });
     assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 1, "{statuses:?}");
     assert_eq!(statuses.iter().filter(|status| **status == 404).count(), 11, "{statuses:?}");
-}
+});

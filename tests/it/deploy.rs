@@ -8,7 +8,7 @@ use rstest::rstest;
 
 use crate::support::rewriting_proxy::{Reply, RewritingProxy};
 use crate::support::tools::external;
-use crate::support::{CLOSED_ADDRESS, Engine, Server, Site, TIMEOUT, wait_for};
+use crate::support::{CLOSED_ADDRESS, Engine, Server, Store, TIMEOUT, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// Highest accepted score of `systemd-analyze security`.
@@ -88,13 +88,13 @@ fn allowed_by(unit: &str) -> BTreeSet<String> {
 #[rstest]
 #[case::requires_strace()]
 fn unit_allows_all_system_calls_of_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     let allowed = allowed_by(&file("deploy/plantstore.service"));
     assert!(allowed.contains("fsync") && !allowed.contains("mount") && !allowed.contains("chroot"));
-    let trace = site.directory().join("trace");
+    let trace = store.directory().join("trace");
     let strace = ["strace", "-D", "-f", "-q", "-o", trace.to_str().unwrap()];
-    let server = site.serve_through(&strace, &[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let server = store.serve_through(&strace, &[]);
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     assert_eq!(ada.ids(), [1]);
     assert_eq!(ada.delete(1).status, 204);
@@ -148,9 +148,9 @@ fn variables_in_deploy_are_options() {
 }
 
 /// Runs a server that notifies a supervisor until it is stopped, and returns its messages.
-fn supervised(site: &Site, name: &str, socket: &UnixDatagram, watchdog: &str) -> Vec<String> {
+fn supervised(store: &Store, name: &str, socket: &UnixDatagram, watchdog: &str) -> Vec<String> {
     socket.set_read_timeout(Some(TIMEOUT)).unwrap();
-    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", watchdog);
     let server = Server::start(command);
     let mut buffer = [0; 100];
@@ -174,10 +174,10 @@ fn supervised(site: &Site, name: &str, socket: &UnixDatagram, watchdog: &str) ->
 
 #[test]
 fn supervisor_is_notified_of_start_and_stop() {
-    let site = Site::new(Engine::Sqlite);
-    let path = site.directory().join("notify");
+    let store = Store::new(Engine::Sqlite);
+    let path = store.directory().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
-    let messages = supervised(&site, path.to_str().unwrap(), &socket, "20000");
+    let messages = supervised(&store, path.to_str().unwrap(), &socket, "20000");
     assert_eq!(messages[..4], ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]);
     assert_eq!(messages.last().unwrap(), "STOPPING=1");
 }
@@ -188,18 +188,18 @@ fn supervisor_with_an_abstract_socket_is_notified() {
     use std::os::linux::net::SocketAddrExt as _;
     use std::os::unix::net::SocketAddr;
 
-    let site = Site::new(Engine::Sqlite);
-    let name = format!("plantstore-test-{}", site.directory().file_name().unwrap().display());
+    let store = Store::new(Engine::Sqlite);
+    let name = format!("plantstore-test-{}", store.directory().file_name().unwrap().display());
     let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-    assert_eq!(supervised(&site, &format!("@{name}"), &socket, ""), ["READY=1", "STOPPING=1"]);
+    assert_eq!(supervised(&store, &format!("@{name}"), &socket, ""), ["READY=1", "STOPPING=1"]);
 }
 
 /// A supervisor that cannot be notified does not stop the service.
 #[test]
 fn missing_supervisor_is_no_error() {
-    let site = Site::new(Engine::Sqlite);
-    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
-    command.env("NOTIFY_SOCKET", site.directory().join("missing"));
+    let store = Store::new(Engine::Sqlite);
+    let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    command.env("NOTIFY_SOCKET", store.directory().join("missing"));
     let server = Server::start(command);
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("cannot notify the service manager"), "{}", server.log());
@@ -207,9 +207,9 @@ fn missing_supervisor_is_no_error() {
 
 #[test]
 fn probe_reports_readiness() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ready = site.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let ready = store.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
     let unready = RewritingProxy::start(server.address(), |request, server| {
         Reply::Response(server.send(request).with_status(503))
@@ -221,9 +221,9 @@ fn probe_reports_readiness() {
         (closed, "30s", "error: cannot connect to http://127.0.0.1:"),
         (silent.url(), "100ms", "error: no complete response within 100ms\n"),
     ] {
-        let output = site.run(&["probe", &url, "--timeout", timeout]);
+        let output = store.run(&["probe", &url, "--timeout", timeout]);
         assert_eq!(output.status.code(), Some(1));
         assert!(text(&output.stderr).starts_with(says), "{}", text(&output.stderr));
     }
-    assert_eq!(site.run(&["probe", "localhost"]).status.code(), Some(2));
+    assert_eq!(store.run(&["probe", "localhost"]).status.code(), Some(2));
 }

@@ -2,12 +2,10 @@
 
 use rstest::rstest;
 
-use crate::support::{BrowserScript, Engine, Site, assert_snapshot};
+use crate::support::{BrowserScript, Engine, Store, assert_snapshot, engine_test};
 
-#[rstest]
-fn page_and_its_files_are_served_by_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(page_and_its_files_are_served_by_the_service, |store: &Store| {
+    let server = store.serve(&[]);
     let anonymous = server.anonymous();
     let page = anonymous.get("/docs");
     assert_snapshot!(page.wire().split("\n\n").next().unwrap(), @r"
@@ -44,22 +42,22 @@ fn page_and_its_files_are_served_by_the_service(#[values(Engine::Sqlite, Engine:
         assert!(anonymous.call("HEAD", path, &[], None).body.is_empty(), "{path}");
     }
     assert_eq!(anonymous.get("/docs/nothing").error(), 40100, "an unknown path needs a token");
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.get("/docs/nothing").error(), 40401);
     assert_eq!(ada.call("POST", "/docs", &[], None).error(), 40500);
     assert!(page.text().contains(r#"<a href="/">"#), "a link to the console");
-    let without = site.serve(&["--no-console"]);
+    let without = store.serve(&["--no-console"]);
     assert!(
         !without.anonymous().get("/docs").text().contains(r#"href="/""#),
         "no link to a console that is turned off"
     );
-}
+});
 
 #[rstest]
 #[case::requires_chromium()]
 fn all_three_operations_can_be_tried_in_a_browser(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let engine = format!("docs-{:?}", site.engine).to_lowercase();
-    BrowserScript::new("docs", &engine, &server, &site.token("ada", &[])).run();
+    let store = &Store::new(engine);
+    let server = store.serve(&[]);
+    let engine = format!("docs-{:?}", store.engine).to_lowercase();
+    BrowserScript::new("docs", &engine, &server, &store.token("ada", &[])).run();
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rstest::rstest;
 
 use crate::support::tools::external;
-use crate::support::{Client, Connection, Engine, JSON, Server, Site, StopOnDrop, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, StopOnDrop, Store, engine_test, wait_for};
 
 const QUIET: &[&str] = &["--log-level", "warn"];
 const WORKERS: usize = 8;
@@ -84,27 +84,25 @@ fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
     }
 }
 
-fn integrity(site: &Site) {
-    match site.engine {
+fn integrity(store: &Store) {
+    match store.engine {
         Engine::Sqlite => {
-            let found: String = site.open_file().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+            let found: String = store.open_file().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
             assert_eq!(found, "ok");
         }
         Engine::Postgres => {
             let ahead = "SELECT plant_id FROM plants JOIN collections USING (user_id) WHERE plants.version > collections.version";
-            assert_eq!(site.rows(ahead), [0_i64; 0], "no plant is newer than its collection");
+            assert_eq!(store.rows(ahead), [0_i64; 0], "no plant is newer than its collection");
         }
     }
 }
 
-#[rstest]
-fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
+engine_test!(acknowledged_writes_survive_sigkill, |store: &Store| {
+    let token = store.token("ada", &[]);
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
     for kill in 0..kills() {
-        let server = site.serve(QUIET);
+        let server = store.serve(QUIET);
         let ada = server.client(&token);
         settle(&ada, &known);
         let stop = AtomicBool::new(false);
@@ -119,10 +117,10 @@ fn acknowledged_writes_survive_sigkill(#[values(Engine::Sqlite, Engine::Postgres
             wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
             server.kill();
         });
-        integrity(site);
+        integrity(store);
     }
-    settle(&site.serve(&[]).client(&token), &known);
-}
+    settle(&store.serve(&[]).client(&token), &known);
+});
 
 /// An strace process that makes system calls of a running server fail.
 struct FaultInjector(Child);
@@ -155,9 +153,9 @@ impl Drop for FaultInjector {
 #[case::requires_strace()]
 fn a_failed_sync_ends_the_process() {
     for failing in 1..=4 {
-        let site = Site::new(Engine::Sqlite);
-        let token = site.token("ada", &[]);
-        let server = site.serve(&[]);
+        let store = Store::new(Engine::Sqlite);
+        let token = store.token("ada", &[]);
+        let server = store.serve(&[]);
         let ada = server.client(&token);
         let _injector = FaultInjector::attach(&server, &format!("inject=fsync,fdatasync:error=EIO:when={failing}+"));
         let mut acknowledged = Vec::new();
@@ -174,8 +172,8 @@ fn a_failed_sync_ends_the_process() {
         assert_eq!(server.wait().code(), Some(1));
         assert!(server.log().contains("the disk failed to sync written data: exiting"), "{}", server.log());
         assert!(acknowledged.len() < 20);
-        integrity(&site);
-        let found = site.serve(&[]).client(&token).ids();
+        integrity(&store);
+        let found = store.serve(&[]).client(&token).ids();
         assert!(acknowledged.iter().all(|id| found.contains(id)), "{acknowledged:?} in {found:?}");
     }
 }
@@ -186,9 +184,9 @@ fn a_failed_sync_ends_the_process() {
 fn a_failed_write_is_never_acknowledged() {
     for (error, number) in [("EIO", 50300), ("ENOSPC", 50700)] {
         for failing in 1..=12 {
-            let site = Site::new(Engine::Sqlite);
-            let token = site.token("ada", &[]);
-            let server = site.serve(&[]);
+            let store = Store::new(Engine::Sqlite);
+            let token = store.token("ada", &[]);
+            let server = store.serve(&[]);
             let ada = server.client(&token);
             let injector = FaultInjector::attach(
                 &server,
@@ -207,8 +205,8 @@ fn a_failed_write_is_never_acknowledged() {
             assert_eq!(ada.ids(), expected, "{error} at {failing}");
             drop(injector);
             drop(server);
-            integrity(&site);
-            assert_eq!(site.serve(&[]).client(&token).ids(), expected, "{error} at {failing}, after a restart");
+            integrity(&store);
+            assert_eq!(store.serve(&[]).client(&token).ids(), expected, "{error} at {failing}, after a restart");
         }
     }
 }
@@ -217,12 +215,12 @@ fn a_failed_write_is_never_acknowledged() {
 #[rstest]
 #[case::requires_unshare()]
 fn writes_to_a_full_disk_get_507_until_space_is_freed() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    std::fs::create_dir(site.directory().join("small")).unwrap();
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    std::fs::create_dir(store.directory().join("small")).unwrap();
     let script = "mount -t tmpfs -o size=2m tmpfs small && cp plants.db small/ && head -c 600000 /dev/zero > small/filler && exec \"$@\"";
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
-    let server = site.serve_through(&wrapper, &["--store", "sqlite:small/plants.db"]);
+    let server = store.serve_through(&wrapper, &["--store", "sqlite:small/plants.db"]);
     let ada = server.client(&token);
     let body = |id: i64| format!(r#"{{"id":{id},"name":"{}"}}"#, "x".repeat(1_000));
     let mut stored = Vec::new();
@@ -241,7 +239,7 @@ fn writes_to_a_full_disk_get_507_until_space_is_freed() {
     assert_eq!(ada.post(body(100_000)).error(), 50700);
     assert_eq!(server.anonymous().get("/readyz").status, 200);
     // The file system is mounted only in the mount namespace of the server.
-    let filler = format!("/proc/{}/root{}/small/filler", server.id(), site.directory().display());
+    let filler = format!("/proc/{}/root{}/small/filler", server.id(), store.directory().display());
     std::fs::remove_file(filler).expect("the filler is removed");
     assert_eq!(ada.post(body(100_000)).status, 200, "the next write succeeds");
     stored.push(100_000);
@@ -252,12 +250,12 @@ fn writes_to_a_full_disk_get_507_until_space_is_freed() {
 /// The write-ahead log is reset under continuous load, and so stays bounded.
 #[test]
 fn the_wal_stays_bounded_under_load() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&["--log-level", "warn"]);
-    let token = site.token("ada", &[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&["--log-level", "warn"]);
+    let token = store.token("ada", &[]);
     let stop = AtomicBool::new(false);
     let written = AtomicUsize::new(0);
-    let wal = site.directory().join("plants.db-wal");
+    let wal = store.directory().join("plants.db-wal");
     let length = || std::fs::metadata(&wal).map_or(0, |file| file.len());
     let mut largest = 0;
     std::thread::scope(|scope| {

@@ -2,15 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rstest::rstest;
+use crate::support::{Connection, Garden, Store, assert_snapshot, engine_test, wait_for};
 
-use crate::support::{Connection, Engine, Site, assert_snapshot, wait_for};
-
-#[rstest]
-fn unknown_path_is_rejected_with_404(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(unknown_path_is_rejected_with_404, |Garden { ada, .. }: &Garden| {
     assert_snapshot!(ada.get("/nothing").wire(), @r#"
     404 Not Found
     content-type: application/json
@@ -31,13 +25,9 @@ fn unknown_path_is_rejected_with_404(#[values(Engine::Sqlite, Engine::Postgres)]
             assert_eq!(ada.call(method, path, &[], None).error(), 40401, "{method} {path}");
         }
     }
-}
+});
 
-#[rstest]
-fn wrong_method_is_rejected_with_405_and_allow(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(wrong_method_is_rejected_with_405_and_allow, |Garden { ada, .. }: &Garden| {
     for (path, allow) in [
         ("/plants", "GET,HEAD,POST"),
         ("/plants/1", "GET,HEAD,DELETE"),
@@ -58,12 +48,10 @@ fn wrong_method_is_rejected_with_405_and_allow(#[values(Engine::Sqlite, Engine::
     assert_eq!(ada.call("PUT", "/plants/1", &[], None).error(), 40500, "a plant cannot be changed");
     assert_eq!(ada.call("DELETE", "/plants", &[], None).error(), 40500);
     assert_eq!(ada.get("/nothing").header("allow"), None);
-}
+});
 
-#[rstest]
-fn request_id_of_the_client_is_used_if_it_is_valid(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(request_id_of_the_client_is_used_if_it_is_valid, |store: &Store| {
+    let server = store.serve(&[]);
     let anonymous = server.anonymous();
     let id_for = |sent: &str| {
         let response = anonymous.call("GET", "/livez", &[("X-Request-Id", sent)], None);
@@ -73,7 +61,7 @@ fn request_id_of_the_client_is_used_if_it_is_valid(#[values(Engine::Sqlite, Engi
     for sane in ["a", "0123-abc_DEF.x:y/z+=@", longest.as_str()] {
         assert_eq!(id_for(sane), sane);
     }
-    let token = format!("id-{}", site.token("ada", &[]));
+    let token = format!("id-{}", store.token("ada", &[]));
     assert_ne!(id_for(&token), token, "a token is not used as request id, because that is logged");
     let too_long = "x".repeat(129);
     for odd in ["", "a b", "a\"b", "<script>", "é", "a,b", "a;b", "a\tb", too_long.as_str()] {
@@ -88,13 +76,11 @@ fn request_id_of_the_client_is_used_if_it_is_valid(#[values(Engine::Sqlite, Engi
             "each id is new"
         );
     }
-}
+});
 
-#[rstest]
-fn bytes_that_are_not_http_get_a_bare_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(bytes_that_are_not_http_get_a_bare_400, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     for bytes in [
         "nonsense\r\n\r\n".to_owned(),
         "GET\r\n\r\n".to_owned(),
@@ -124,15 +110,9 @@ fn bytes_that_are_not_http_get_a_bare_400(#[values(Engine::Sqlite, Engine::Postg
     connection: close
     content-length: 0
     ");
-}
+});
 
-#[rstest]
-fn requests_before_malformed_http_get_their_responses_first(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(requests_before_malformed_http_get_their_responses_first, |Garden { ada, .. }: &Garden| {
     ada.plant(1, "Rose");
     let mut connection = ada.connect();
     let mut bytes = ada.bytes("GET", "/plants", &[], None);
@@ -143,13 +123,9 @@ fn requests_before_malformed_http_get_their_responses_first(
     assert_eq!(connection.read_response(false).status, 204);
     assert_eq!(connection.read_response(false).status, 400);
     assert!(connection.is_closed_by_server());
-}
+});
 
-#[rstest]
-fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(heads_are_bounded_in_size_and_number, |Garden { store, ada, .. }: &Garden| {
     let of_size = |size: usize| {
         let without = ada.bytes("GET", "/plants", &[("X-Filler", "")], None).len();
         ada.bytes("GET", "/plants", &[("X-Filler", &"x".repeat(size - without))], None)
@@ -177,20 +153,18 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
     };
     assert_eq!(of_number(100).status, 200);
     assert_eq!(of_number(101).status, 431);
-    let fewer = site.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
+    let fewer = store.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
     let few = fewer.client(ada.token.as_deref().expect("a token"));
     assert_eq!(few.get("/plants").status, 200);
     assert_eq!(few.call("GET", "/plants", &[("X-A", &"x".repeat(1_024))], None).status, 431);
     let nine = ["X-1", "X-2", "X-3", "X-4", "X-5", "X-6", "X-7", "X-8", "X-9"].map(|name| (name, ""));
     assert_eq!(few.call("GET", "/plants", &nine[..8], None).status, 200);
     assert_eq!(few.call("GET", "/plants", &nine, None).status, 431);
-}
+});
 
-#[rstest]
-fn http_1_1_needs_exactly_one_host(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(http_1_1_needs_exactly_one_host, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     let send = |head: &str| {
         let mut connection = Connection::open(server.address());
         connection.send(format!("GET /plants {head}\r\n\r\n"));
@@ -208,13 +182,11 @@ fn http_1_1_needs_exactly_one_host(#[values(Engine::Sqlite, Engine::Postgres)] e
     let mut absolute = Connection::open(server.address());
     absolute.send(format!("GET http://example.com/plants HTTP/1.1\r\nHost: example.com\r\n{authorization}\r\n\r\n"));
     assert_eq!(absolute.read_response(false).text(), "[]", "the absolute form is understood");
-}
+});
 
-#[rstest]
-fn unusual_request_targets_are_not_found(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(unusual_request_targets_are_not_found, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     for line in ["OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"] {
         for (authorization, number) in [(format!("Authorization: Bearer {token}\r\n"), 40401), (String::new(), 40100)] {
             let mut connection = Connection::open(server.address());
@@ -222,23 +194,19 @@ fn unusual_request_targets_are_not_found(#[values(Engine::Sqlite, Engine::Postgr
             assert_eq!(connection.read_response(false).error(), number, "{line}");
         }
     }
-}
+});
 
-#[rstest]
-fn readiness_follows_the_store(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(readiness_follows_the_store, |store: &Store| {
+    let server = store.serve(&[]);
     assert_eq!(server.anonymous().get("/readyz").status, 200);
-    site.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
+    store.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
     wait_for("the server to be unready", || (server.anonymous().get("/readyz").status != 200).then_some(()));
     assert!(server.anonymous().get("/readyz").error() >= 50000);
     assert_eq!(server.anonymous().get("/livez").status, 200, "the process is still live");
-}
+});
 
-#[rstest]
-fn probes_need_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(probes_need_no_token, |store: &Store| {
+    let server = store.serve(&[]);
     assert_snapshot!(server.anonymous().get("/livez").wire(), @r#"
     200 OK
     content-type: application/json
@@ -251,4 +219,4 @@ fn probes_need_no_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engi
     {"status":"live"}
     "#);
     assert_eq!(server.anonymous().get("/readyz").text(), r#"{"status":"ready"}"#);
-}
+});

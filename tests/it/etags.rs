@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 
 use rstest::rstest;
 
-use crate::support::{Client, Cluster, Engine, History, Response, Site, TcpProxy, Workload, assert_snapshot, wait_for};
+use crate::support::{
+    Client, Cluster, Engine, Garden, History, Response, Store, TcpProxy, Workload, assert_snapshot, engine_test,
+    wait_for,
+};
 
 /// Requests a list with these tags in `If-None-Match`.
 #[track_caller]
@@ -20,16 +23,12 @@ fn tag(client: &Client, path: &str) -> String {
     response.header("etag").expect("every list has a tag").to_owned()
 }
 
-#[rstest]
-fn matching_if_none_match_gets_304(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(matching_if_none_match_gets_304, |Garden { ada, .. }: &Garden| {
     ada.plant(1, "Rose");
-    let known = tag(&ada, "/plants");
+    let known = tag(ada, "/plants");
     assert!(known.starts_with("W/\"") && known.ends_with('"'), "{known} is a weak tag");
-    assert_eq!(tag(&ada, "/plants"), known, "the tag is the same until a change");
-    assert_snapshot!(get(&ada, "/plants", &known).wire(), @r"
+    assert_eq!(tag(ada, "/plants"), known, "the tag is the same until a change");
+    assert_snapshot!(get(ada, "/plants", &known).wire(), @r"
     304 Not Modified
     etag: (a tag)
     cache-control: private, no-cache
@@ -38,38 +37,32 @@ fn matching_if_none_match_gets_304(#[values(Engine::Sqlite, Engine::Postgres)] e
     x-content-type-options: nosniff
     date: (a date)
     ");
-    assert_eq!(get(&ada, "/plants", &known).header("etag"), Some(&*known));
+    assert_eq!(get(ada, "/plants", &known).header("etag"), Some(&*known));
     let head = ada.call("HEAD", "/plants", &[("If-None-Match", &known)], None);
     assert_eq!((head.status, head.header("etag")), (304, Some(&*known)));
     assert_eq!(ada.call("HEAD", "/plants", &[], None).header("etag"), Some(&*known));
-}
+});
 
-#[rstest]
-fn tags_are_compared_by_the_rules_of_http(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let known = tag(&ada, "/plants");
+engine_test!(tags_are_compared_by_the_rules_of_http, |Garden { server, ada, .. }: &Garden| {
+    let known = tag(ada, "/plants");
     let strong = known.strip_prefix("W/").expect("a weak tag");
     let matching = ["*", strong, &known, &format!("\"x\", {known}"), &format!("W/\"a,b\" , {strong}, \"y\"")];
     for matching in matching.map(str::to_owned) {
-        assert_eq!(get(&ada, "/plants", &matching).status, 304, "{matching}");
+        assert_eq!(get(ada, "/plants", &matching).status, 304, "{matching}");
     }
     let bare = strong.trim_matches('"');
     for other in ["\"x\"", "W/\"\"", bare, &strong.to_uppercase(), &format!("\"x{bare}\""), "\"", "", "garbage, *"] {
-        assert_eq!(get(&ada, "/plants", other).status, 200, "{other}");
+        assert_eq!(get(ada, "/plants", other).status, 200, "{other}");
     }
     let twice = ada.call("GET", "/plants", &[("If-None-Match", "\"x\""), ("If-None-Match", &known)], None);
     assert_eq!(twice.status, 304, "several header lines are one list");
-    assert_eq!(get(&ada, "/plants?limit=x", "*").error(), 40004, "an invalid request is rejected");
+    assert_eq!(get(ada, "/plants?limit=x", "*").error(), 40004, "an invalid request is rejected");
     assert_eq!(get(&server.anonymous(), "/plants", "*").error(), 40100, "a request without a token is rejected");
-}
+});
 
-#[rstest]
-fn only_changes_of_the_own_plants_change_the_tag(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, ben] = ["ada", "ben"].map(|user| server.client(&site.token(user, &[])));
+engine_test!(only_changes_of_the_own_plants_change_the_tag, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, ben] = ["ada", "ben"].map(|user| server.client(&store.token(user, &[])));
     let mut seen = vec![tag(&ada, "/plants"), tag(&ben, "/plants")];
     assert_ne!(seen[0], seen[1], "two users have different tags for equal lists");
     for _ in 0..3 {
@@ -85,21 +78,17 @@ fn only_changes_of_the_own_plants_change_the_tag(#[values(Engine::Sqlite, Engine
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), all, "no tag is used twice, even for equal lists");
-}
+});
 
-#[rstest]
-fn pages_and_views_have_the_tag_of_the_collection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(pages_and_views_have_the_tag_of_the_collection, |Garden { ada, .. }: &Garden| {
     (1..=5).for_each(|id| ada.plant(id, "Rose"));
-    let known = tag(&ada, "/plants");
+    let known = tag(ada, "/plants");
     let first = ada.get("/plants?limit=2&include=id");
     let second = first.next().expect("a second page");
     for path in ["/plants?limit=0", "/plants?include=id", "/plants?owner=ada", &second] {
         for _ in 0..2 {
-            assert_eq!(tag(&ada, path), known, "{path}");
-            assert_eq!(get(&ada, path, &known).status, 304, "{path}");
+            assert_eq!(tag(ada, path), known, "{path}");
+            assert_eq!(get(ada, path, &known).status, 304, "{path}");
         }
     }
     // Each view is cached separately.
@@ -112,39 +101,31 @@ fn pages_and_views_have_the_tag_of_the_collection(#[values(Engine::Sqlite, Engin
         assert_eq!(ada.get("/plants?limit=1&include=id").text(), r#"[{"id":1,"name":"Rose"}]"#);
         assert_eq!(ada.get("/plants?limit=1&include=id,owner").text(), r#"[{"id":1,"owner":"ada","name":"Rose"}]"#);
     }
-}
+});
 
-#[rstest]
-fn a_streamed_list_has_a_tag_too(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(a_streamed_list_has_a_tag_too, |Garden { ada, .. }: &Garden| {
     let name = "x".repeat(1_000);
     (1..=150).for_each(|id| ada.plant(id, &name));
-    let known = tag(&ada, "/plants");
-    assert_eq!(get(&ada, "/plants", &known).status, 304);
+    let known = tag(ada, "/plants");
+    assert_eq!(get(ada, "/plants", &known).status, 304);
     ada.plant(151, &name);
-    let response = get(&ada, "/plants?include=id", &known);
+    let response = get(ada, "/plants?include=id", &known);
     assert_eq!((response.status, response.ids().len()), (200, 151));
-}
+});
 
-#[rstest]
-fn a_tag_survives_a_restart(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    let server = site.serve(&[]);
+engine_test!(a_tag_survives_a_restart, |store: &Store| {
+    let token = store.token("ada", &[]);
+    let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
     let known = tag(&server.client(&token), "/plants");
     server.stop();
-    let server = site.serve(&[]);
+    let server = store.serve(&[]);
     assert_eq!(get(&server.client(&token), "/plants", &known).status, 304);
-}
+});
 
-#[rstest]
-fn writes_of_other_processes_are_visible_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let servers = [site.serve(&[]), site.serve(&[])];
-    let token = site.token("ada", &[]);
+engine_test!(writes_of_other_processes_are_visible_at_once, |store: &Store| {
+    let servers = [store.serve(&[]), store.serve(&[])];
+    let token = store.token("ada", &[]);
     let [here, there] = servers.each_ref().map(|server| server.client(&token));
     for id in 1..=50 {
         let before = tag(&here, "/plants?include=id");
@@ -157,46 +138,34 @@ fn writes_of_other_processes_are_visible_at_once(#[values(Engine::Sqlite, Engine
             "both nodes have the same tag"
         );
     }
-}
+});
 
-#[rstest]
-fn user_created_again_has_new_tags(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let before = tag(&ada, "/plants");
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-    assert_eq!(get(&ada, "/plants", &before).error(), 40101);
-    let again = server.client(&site.token("ada", &[]));
+engine_test!(user_created_again_has_new_tags, |Garden { store, server, ada }: &Garden| {
+    let before = tag(ada, "/plants");
+    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert_eq!(get(ada, "/plants", &before).error(), 40101);
+    let again = server.client(&store.token("ada", &[]));
     assert_eq!(get(&again, "/plants", &before).status, 200);
     assert_ne!(tag(&again, "/plants"), before);
-}
+});
 
-#[rstest]
-fn documented_statement_changes_the_tag_after_a_change_with_sql(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(documented_statement_changes_the_tag_after_a_change_with_sql, |Garden { store, ada, .. }: &Garden| {
     ada.plant(1, "Rose");
-    let before = tag(&ada, "/plants");
-    site.execute(&documented_statement(site.engine, "UPDATE plants"));
-    assert_eq!(get(&ada, "/plants", &before).status, 304, "the change alone does not change the tag");
-    site.execute(&documented_statement(site.engine, "SET version"));
-    let response = get(&ada, "/plants", &before);
+    let before = tag(ada, "/plants");
+    store.execute(&documented_statement(store.engine, "UPDATE plants"));
+    assert_eq!(get(ada, "/plants", &before).status, 304, "the change alone does not change the tag");
+    store.execute(&documented_statement(store.engine, "SET version"));
+    let response = get(ada, "/plants", &before);
     assert_eq!((response.status, response.text()), (200, r#"[{"name":"Monstera"}]"#));
-    let moved = tag(&ada, "/plants");
+    let moved = tag(ada, "/plants");
     ada.plant(2, "Fern");
-    assert_eq!(get(&ada, "/plants", &moved).status, 200, "the next create changes the tag again");
-}
+    assert_eq!(get(ada, "/plants", &moved).status, 200, "the next create changes the tag again");
+});
 
 // Few writers and many readers, so that nearly all lists come from the cache or are a 304.
-#[rstest]
-fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
-    let servers = [site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"])];
+engine_test!(cached_lists_are_never_stale, |store: &Store| {
+    let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
+    let servers = [store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"])];
     let nodes = servers.iter().map(crate::support::Server::address).collect();
     let workload = Workload { nodes, tokens, writers: 2, listers: 6, ids: 4, pause: Duration::from_millis(1) };
     let history = History::new();
@@ -204,18 +173,18 @@ fn cached_lists_are_never_stale(#[values(Engine::Sqlite, Engine::Postgres)] engi
     workload.record_final_lists(&history);
     let summary = history.check().unwrap();
     assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
-}
+});
 
 /// Two queries for versions are in flight when another node writes. A list that is requested afterwards must not use them.
 #[rstest]
 #[case::requires_postgres()]
 fn list_does_not_use_a_query_that_was_sent_before_it() {
-    let site = Site::new(Engine::Postgres);
+    let store = Store::new(Engine::Postgres);
     let proxy = TcpProxy::start(Cluster::shared().address());
     let servers =
-        [site.through(&proxy).serve(&["--metrics-listen", "127.0.0.1:0", "--store-timeout", "60s"]), site.serve(&[])];
+        [store.through(&proxy).serve(&["--metrics-listen", "127.0.0.1:0", "--store-timeout", "60s"]), store.serve(&[])];
     let metrics = servers[0].metrics();
-    let token = site.token("ada", &[]);
+    let token = store.token("ada", &[]);
     let [here, there] = servers.each_ref().map(|server| server.client(&token));
     let mut plants = 0;
     // Tried again if the token, which is looked up every 2 seconds, was looked up in between: these are queries, too.
@@ -260,18 +229,18 @@ fn documented_statement(engine: Engine, words: &str) -> String {
 /// The store file is replaced by an earlier copy, and other plants are created from there.
 #[test]
 fn restored_store_does_not_reuse_a_tag() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
     server.stop();
-    let copy = std::fs::read(site.file()).expect("the store");
-    let server = site.serve(&[]);
+    let copy = std::fs::read(store.file()).expect("the store");
+    let server = store.serve(&[]);
     server.client(&token).plant(2, "Fern");
     let known = tag(&server.client(&token), "/plants");
     server.stop();
-    std::fs::write(site.file(), copy).expect("the copy is restored");
-    let server = site.serve(&[]);
+    std::fs::write(store.file(), copy).expect("the copy is restored");
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     ada.plant(3, "Ivy");
     assert_eq!(get(&ada, "/plants?include=id", &known).ids(), [1, 3]);
@@ -279,9 +248,7 @@ fn restored_store_does_not_reuse_a_tag() {
 
 #[test]
 fn list_cache_is_bounded() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&["--list-cache-bytes", "1000000"]);
-    let ada = server.client(&site.token("ada", &[]));
+    let Garden { store, server, ada } = &Garden::new(Engine::Sqlite, &["--list-cache-bytes", "1000000"]);
     let name = "x".repeat(1_000);
     (1..=70).for_each(|id| ada.plant(id, &name));
     let after = (1..=10).map(|limit| ada.get(&format!("/plants?limit={limit}")).next().expect("another page"));
@@ -302,7 +269,7 @@ fn list_cache_is_bounded() {
     }
     let grown = server.resident().saturating_sub(before);
     assert!(grown < 16 * 1024, "the memory grew by {grown} KiB");
-    let off = site.serve(&["--list-cache-bytes", "0"]);
+    let off = store.serve(&["--list-cache-bytes", "0"]);
     let ada = off.client(ada.token.as_deref().expect("a token"));
     (0..2).for_each(|_| assert_eq!(ada.ids().len(), 70));
     assert_eq!(get(&ada, "/plants", &tag(&ada, "/plants")).status, 304);

@@ -9,17 +9,15 @@ use serde_json::json;
 
 use crate::support::tools::assert_declared;
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Site};
+use crate::support::{Engine, Store, engine_test};
 
 // Owners in the order of their bytes, independent of the locale of the database; then ids, as numbers.
-#[rstest]
-fn every_plant_is_exported_as_a_line_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, zoe, eva] = ["ada", "Zoe", "Éva"].map(|user| server.client(&site.token(user, &[])));
-    site.token("carl", &[]);
-    if matches!(site.engine, Engine::Postgres) {
-        site.execute(r#"ALTER TABLE users ALTER COLUMN name TYPE text COLLATE "en-x-icu""#);
+engine_test!(every_plant_is_exported_as_a_line_unchanged, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, zoe, eva] = ["ada", "Zoe", "Éva"].map(|user| server.client(&store.token(user, &[])));
+    store.token("carl", &[]);
+    if matches!(store.engine, Engine::Postgres) {
+        store.execute(r#"ALTER TABLE users ALTER COLUMN name TYPE text COLLATE "en-x-icu""#);
     }
     for (id, name, tag) in
         [(10, "Rose \"red\" \\", None), (9, "naïve 🌵", Some("")), (i64::MIN, " a ", Some("ü")), (i64::MAX, "z", None)]
@@ -30,7 +28,7 @@ fn every_plant_is_exported_as_a_line_unchanged(#[values(Engine::Sqlite, Engine::
     zoe.plant(1, "Zoe's");
     eva.plant(1, "Éva's");
     assert_eq!(
-        export(site),
+        export(store),
         [
             r#"{"owner":"Zoe","id":1,"name":"Zoe's"}"#,
             r#"{"owner":"ada","id":-9223372036854775808,"name":" a ","tag":"ü"}"#,
@@ -42,34 +40,32 @@ fn every_plant_is_exported_as_a_line_unchanged(#[values(Engine::Sqlite, Engine::
         ]
         .join("\n")
     );
-    let one = site.run(&["export", "--user", "Zoe"]);
+    let one = store.run(&["export", "--user", "Zoe"]);
     assert_eq!(String::from_utf8_lossy(&one.stdout), "{\"owner\":\"Zoe\",\"id\":1,\"name\":\"Zoe's\"}\n");
     assert!(stderr(&one).starts_with("exported 1 plant of 1 user, sha256 "), "{}", stderr(&one));
-    let none = site.run(&["export", "--user", "carl"]);
+    let none = store.run(&["export", "--user", "carl"]);
     assert_eq!((none.status.code(), none.stdout.len()), (Some(0), 0), "the export of a user without plants is empty");
-    let unknown = site.run(&["export", "--user", "eve", "--output", "eve.ndjson"]);
+    let unknown = store.run(&["export", "--user", "eve", "--output", "eve.ndjson"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert!(stderr(&unknown).contains("there is no user eve: `plantstore user list` shows"), "{}", stderr(&unknown));
     assert_eq!(
-        std::fs::read_dir(site.directory())
+        std::fs::read_dir(store.directory())
             .unwrap()
             .filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().contains("eve"))
             .count(),
         0
     );
-}
+});
 
-#[rstest]
-fn export_file_appears_when_it_is_complete(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 10));
-    let file = site.directory().join("plants.ndjson");
-    let output = site.run(&["export", "--output", "plants.ndjson"]);
+engine_test!(export_file_appears_when_it_is_complete, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 10));
+    let file = store.directory().join("plants.ndjson");
+    let output = store.run(&["export", "--output", "plants.ndjson"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), export(store));
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "plants are private");
-    import(site, &[], &lines(&["bob"], 10));
-    let rejected = site.run(&["export", "--output", "plants.ndjson"]);
+    import(store, &[], &lines(&["bob"], 10));
+    let rejected = store.run(&["export", "--output", "plants.ndjson"]);
     assert_eq!(rejected.status.code(), Some(1));
     assert!(
         stderr(&rejected).contains("there is a file plants.ndjson already: name another, or use --force"),
@@ -77,38 +73,36 @@ fn export_file_appears_when_it_is_complete(#[values(Engine::Sqlite, Engine::Post
         stderr(&rejected)
     );
     assert_eq!(std::fs::read_to_string(&file).unwrap(), lines(&["ada"], 10), "the file is unchanged");
-    assert!(site.run(&["export", "--output", "plants.ndjson", "--force"]).status.success());
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), export(site));
-    let nowhere = site.run(&["export", "--output", "no/such/place"]);
+    assert!(store.run(&["export", "--output", "plants.ndjson", "--force"]).status.success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), export(store));
+    let nowhere = store.run(&["export", "--output", "no/such/place"]);
     assert_eq!(nowhere.status.code(), Some(1));
     assert!(stderr(&nowhere).contains("cannot write no/such/place"), "{}", stderr(&nowhere));
-}
+});
 
 // For example, `plantstore export | head`.
-#[rstest]
-fn closed_pipe_is_no_failure(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 20_000));
-    let mut child = site.command(&["export"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+engine_test!(closed_pipe_is_no_failure, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 20_000));
+    let mut child = store.command(&["export"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 40];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     assert!(first.starts_with(br#"{"owner":"ada","id":0,"name":"plant 0""#));
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = site.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let output = store.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "a write error is a failure");
     assert_eq!(stderr(&output), "error: cannot write: No space left on device\n");
-}
+});
 
 #[rstest]
 #[case::requires_script()]
 fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 10_000));
+    let store = &Store::new(engine);
+    import(store, &[], &lines(&["ada"], 10_000));
     assert_declared("script");
     let script = r#"script --quiet --return --command "$1 export > /dev/null" /dev/null"#;
-    let output = site.command_through(&["sh", "-c", script, "sh"], &[]).stdin(Stdio::null()).output().unwrap();
+    let output = store.command_through(&["sh", "-c", script, "sh"], &[]).stdin(Stdio::null()).output().unwrap();
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{shown}");
     assert!(shown.contains("\r\x1b[K[########............]  40% 4,096 plants, "), "{shown:?}");
@@ -120,13 +114,13 @@ fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] e
 
 #[test]
 fn file_that_is_no_store_is_rejected() {
-    let site = Site::new(Engine::Sqlite);
-    let missing = site.run(&["export"]);
+    let store = Store::new(Engine::Sqlite);
+    let missing = store.run(&["export"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(stderr(&missing).contains("there is no store at sqlite:"), "{}", stderr(&missing));
-    assert!(!site.file().exists(), "no store is created");
-    std::fs::write(site.file(), "not a database, but long enough to be looked at as if it were one").unwrap();
-    let foreign = site.run(&["export"]);
+    assert!(!store.file().exists(), "no store is created");
+    std::fs::write(store.file(), "not a database, but long enough to be looked at as if it were one").unwrap();
+    let foreign = store.run(&["export"]);
     assert_eq!(foreign.status.code(), Some(1));
     assert!(
         stderr(&foreign).contains("is not a plantstore file (it is not an SQLite database)"),

@@ -6,7 +6,7 @@ use std::thread;
 use rstest::rstest;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::support::{Client, Connection, Engine, JSON, Response, Site, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Response, Store, engine_test, wait_for};
 use crate::tokens::{create, created, hold_tokens, manager, revoke};
 
 /// Connections of the user who causes the load.
@@ -52,9 +52,9 @@ fn polite_user_is_served_by_a_saturated_server(
     #[case] method: &str,
 ) {
     raise_file_limit();
-    let site = &Site::new(engine);
-    let server = site.serve_through(&ONE_THREAD, &[]);
-    let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&site.token(user, &[])));
+    let store = &Store::new(engine);
+    let server = store.serve_through(&ONE_THREAD, &[]);
+    let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&store.token(user, &[])));
     let mut flood: Vec<_> = (0..FLOOD).map(|_| greedy.connect()).collect();
     let mut calls: Vec<_> = (0..POLITE).map(|_| polite.connect()).collect();
     let mut id = 0;
@@ -88,18 +88,16 @@ fn polite_user_is_served_by_a_saturated_server(
     });
 }
 
-#[rstest]
-fn write_queue_has_a_place_for_another_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--write-queue", "16", "--metrics-listen", "0"]);
+engine_test!(write_queue_has_a_place_for_another_user, |store: &Store| {
+    let server = store.serve(&["--write-queue", "16", "--metrics-listen", "0"]);
     let metrics = server.metrics();
-    let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&site.token(user, &[])));
+    let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&store.token(user, &[])));
     for user in [&greedy, &polite] {
         assert_eq!(user.ids(), [0_i64; 0]);
     }
-    site.wait_for_stored_token_use();
+    store.wait_for_stored_token_use();
     metrics.wait_for("plantstore_http_requests_in_flight", &[], 0);
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     let plant = |client: &Client| client.bytes("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"n"}"#));
     let first = send(&greedy, 1, plant);
     metrics.wait_for("plantstore_http_requests_in_flight", &[], 1);
@@ -115,17 +113,17 @@ fn write_queue_has_a_place_for_another_user(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(count(&responses(first), 200), 1);
     let flood = responses(flood);
     assert_eq!([count(&flood, 409), count(&flood, 503)], [14, 6]);
-}
+});
 
 /// Only with PostgreSQL do reads wait for the store.
 #[rstest]
 #[case::requires_postgres()]
 fn another_user_finds_a_slot_to_read() {
-    let site = &Site::new(Engine::Postgres);
-    let server = site.serve(&["--max-in-flight", "8", "--max-waiting", "0", "--metrics-listen", "0"]);
+    let store = &Store::new(Engine::Postgres);
+    let server = store.serve(&["--max-in-flight", "8", "--max-waiting", "0", "--metrics-listen", "0"]);
     let metrics = server.metrics();
-    let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&site.token(user, &[])));
-    let held = site.hold("BEGIN; LOCK TABLE plantstore.plants");
+    let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&store.token(user, &[])));
+    let held = store.hold("BEGIN; LOCK TABLE plantstore.plants");
     let list = |client: &Client| client.bytes("GET", "/plants", &[], None);
     // The tokens are cached for two seconds. Later, their look-ups would wait for the lists.
     assert_eq!([greedy.get("/me").status, polite.get("/me").status], [200; 2]);
@@ -145,15 +143,13 @@ fn has_response(connection: &Connection) -> bool {
     has_response
 }
 
-#[rstest]
-fn changes_of_one_user_leave_places_for_other_users(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+engine_test!(changes_of_one_user_leave_places_for_other_users, |store: &Store| {
     const OF_ONE_TOKEN: usize = 16;
-    let site = &Site::new(engine);
-    let server = site.serve(&[&LONG_WAIT[..], &["--metrics-listen", "0"]].concat());
+    let server = store.serve(&[&LONG_WAIT[..], &["--metrics-listen", "0"]].concat());
     let metrics = server.metrics();
-    let [greedy, other, polite] = ["greedy", "greedy", "polite"].map(|user| manager(site, &server, user));
+    let [greedy, other, polite] = ["greedy", "greedy", "polite"].map(|user| manager(store, &server, user));
     let (leaked, _) = created(&polite, &serde_json::json!({}));
-    let held = hold_tokens(site);
+    let held = hold_tokens(store);
     let token = |client: &Client| client.bytes("POST", "/tokens", &[JSON], Some(b"{}"));
     let mut flood = send(&greedy, OF_ONE_TOKEN + 1, token);
     metrics.wait_for("plantstore_requests_shed_total", &[("kind", "write")], 1);
@@ -170,15 +166,13 @@ fn changes_of_one_user_leave_places_for_other_users(#[values(Engine::Sqlite, Eng
     assert_eq!([count(&flood, 201), count(&flood, 503)], [2 * OF_ONE_TOKEN, 2]);
     let rejected = flood.iter().find(|response| response.status == 503).expect("a rejection");
     assert_eq!((rejected.error(), rejected.header("retry-after")), (50300, Some("1")), "{}", rejected.wire());
-}
+});
 
-/// Both another user and the stolen token itself flood the service with changes, on a new connection for each.
-#[rstest]
-fn owner_revokes_a_stolen_token_during_a_flood_of_changes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+// Both another user and the stolen token itself flood the service with changes, on a new connection for each.
+engine_test!(owner_revokes_a_stolen_token_during_a_flood_of_changes, |store: &Store| {
     const CONNECTIONS: usize = 24;
-    let site = &Site::new(engine);
-    let server = site.serve(&LONG_WAIT);
-    let (ada, mallory) = (manager(site, &server, "ada"), manager(site, &server, "mallory"));
+    let server = store.serve(&LONG_WAIT);
+    let (ada, mallory) = (manager(store, &server, "ada"), manager(store, &server, "mallory"));
     let all = serde_json::json!({ "scopes": ["tokens:manage"] });
     let (id, stolen) = created(&ada, &all);
     let [rejected, ended] = [const { AtomicBool::new(false) }; 2];
@@ -200,4 +194,4 @@ fn owner_revokes_a_stolen_token_during_a_flood_of_changes(#[values(Engine::Sqlit
         assert_eq!(revoked.status, 204, "{}", revoked.wire());
     });
     assert_eq!(stolen.get("/tokens").status, 401);
-}
+});

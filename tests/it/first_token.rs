@@ -8,23 +8,24 @@ use serde_json::Value;
 
 use rstest::rstest;
 
-use crate::support::{Engine, Server, Site, StraceCommand, Terminal};
+use crate::support::{Engine, Server, Store, StraceCommand, Terminal};
 use crate::tokens::ALL_SCOPES;
 
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
 
-fn file(site: &Site) -> PathBuf {
-    site.directory().join("plants.db.first-token")
+fn file(store: &Store) -> PathBuf {
+    store.directory().join("plants.db.first-token")
 }
 
 /// Reads the token from its file, which only the owner may read.
 #[track_caller]
-fn stored_token(site: &Site) -> String {
-    let token = std::fs::read_to_string(file(site)).expect("the file with the token");
-    assert_eq!(std::fs::metadata(file(site)).unwrap().permissions().mode() & 0o777, 0o600);
-    let note = std::fs::read_to_string(site.directory().join("plants.db.first-token.txt")).expect("the note beside it");
+fn stored_token(store: &Store) -> String {
+    let token = std::fs::read_to_string(file(store)).expect("the file with the token");
+    assert_eq!(std::fs::metadata(file(store)).unwrap().permissions().mode() & 0o777, 0o600);
+    let note =
+        std::fs::read_to_string(store.directory().join("plants.db.first-token.txt")).expect("the note beside it");
     assert!(
-        note.starts_with(&format!("The first token of this store, for the user gardener, is {}.", validity(site))),
+        note.starts_with(&format!("The first token of this store, for the user gardener, is {}.", validity(store))),
         "{note}"
     );
     // As `$(cat …)` reads it.
@@ -35,36 +36,36 @@ fn stored_token(site: &Site) -> String {
 
 /// Returns the expiry time of the first token as the server announces it.
 #[track_caller]
-fn validity(site: &Site) -> String {
-    let expires: jiff::Timestamp = tokens(site)[0]["expires"].as_str().expect("a time").parse().unwrap();
+fn validity(store: &Store) -> String {
+    let expires: jiff::Timestamp = tokens(store)[0]["expires"].as_str().expect("a time").parse().unwrap();
     expires.strftime("valid until %Y-%m-%d %H:%M UTC").to_string()
 }
 
-fn tokens(site: &Site) -> Vec<Value> {
-    serde_json::from_slice(&site.run(&["token", "list", "--json"]).stdout).expect("JSON")
+fn tokens(store: &Store) -> Vec<Value> {
+    serde_json::from_slice(&store.run(&["token", "list", "--json"]).stdout).expect("JSON")
 }
 
 #[test]
 fn new_embedded_store_gets_a_first_token() {
-    let site = Site::new(Engine::Sqlite);
-    let serve = || Server::start(site.command(&[&SERVE[..], &["--log-level", "trace"]].concat()));
+    let store = Store::new(Engine::Sqlite);
+    let serve = || Server::start(store.command(&[&SERVE[..], &["--log-level", "trace"]].concat()));
     let server = serve();
-    let token = stored_token(&site);
-    assert_eq!(std::fs::metadata(site.file()).unwrap().permissions().mode() & 0o777, 0o600);
+    let token = stored_token(&store);
+    assert_eq!(std::fs::metadata(store.file()).unwrap().permissions().mode() & 0o777, 0o600);
     server.client(&token).plant(1, "Monstera");
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("plants.db.first-token"), "the log names the file");
     assert!(!server.log().contains("pst_"), "the log never has the token");
-    let first = &tokens(&site)[0];
+    let first = &tokens(&store)[0];
     assert_eq!(first["user"], "gardener");
     assert_eq!(first["scopes"], serde_json::json!(ALL_SCOPES.split(',').collect::<Vec<_>>()));
     let [created, expires] =
         ["created", "expires"].map(|name| first[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
     assert_eq!(expires.duration_since(created).as_hours(), 90 * 24);
 
-    std::fs::remove_file(file(&site)).unwrap();
+    std::fs::remove_file(file(&store)).unwrap();
     let again = serve();
-    assert!(!file(&site).exists(), "only a new store gets a first token");
+    assert!(!file(&store).exists(), "only a new store gets a first token");
     assert_eq!(again.client(&token).ids(), [1]);
     again.stop();
 }
@@ -72,56 +73,56 @@ fn new_embedded_store_gets_a_first_token() {
 /// A store whose users were all deleted is not new.
 #[test]
 fn a_store_is_new_until_it_has_had_a_user() {
-    let site = Site::new(Engine::Sqlite);
-    drop(site.serve(&[]));
-    assert!(!file(&site).exists(), "--no-first-token");
-    assert_eq!(tokens(&site).len(), 0);
-    let server = Server::start(site.command(&SERVE));
-    assert_eq!(server.client(&stored_token(&site)).get("/plants").status, 200);
+    let store = Store::new(Engine::Sqlite);
+    drop(store.serve(&[]));
+    assert!(!file(&store).exists(), "--no-first-token");
+    assert_eq!(tokens(&store).len(), 0);
+    let server = Server::start(store.command(&SERVE));
+    assert_eq!(server.client(&stored_token(&store)).get("/plants").status, 200);
     drop(server);
-    assert!(site.run(&["user", "delete", "--yes", "gardener"]).status.success());
-    std::fs::remove_file(file(&site)).unwrap();
-    drop(Server::start(site.command(&SERVE)));
-    assert!(!file(&site).exists());
-    assert_eq!(tokens(&site).len(), 0);
+    assert!(store.run(&["user", "delete", "--yes", "gardener"]).status.success());
+    std::fs::remove_file(file(&store)).unwrap();
+    drop(Server::start(store.command(&SERVE)));
+    assert!(!file(&store).exists());
+    assert_eq!(tokens(&store).len(), 0);
 }
 
 #[test]
 fn a_first_token_that_cannot_be_written_is_not_issued() {
-    let site = Site::new(Engine::Sqlite);
-    std::fs::create_dir(file(&site)).unwrap();
-    let output = site.run(&[&SERVE[..], &["--log-level", "error"]].concat());
+    let store = Store::new(Engine::Sqlite);
+    std::fs::create_dir(file(&store)).unwrap();
+    let output = store.run(&[&SERVE[..], &["--log-level", "error"]].concat());
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("cannot write the first token to"), "{stderr}");
     assert!(stderr.contains("issue one with `plantstore token create --user gardener"), "{stderr}");
-    assert_eq!(tokens(&site).len(), 0);
-    std::fs::remove_dir(file(&site)).unwrap();
-    let server = Server::start(site.command(&SERVE));
-    assert_eq!(server.client(&stored_token(&site)).get("/plants").status, 200, "the next start issues the token");
+    assert_eq!(tokens(&store).len(), 0);
+    std::fs::remove_dir(file(&store)).unwrap();
+    let server = Server::start(store.command(&SERVE));
+    assert_eq!(server.client(&stored_token(&store)).get("/plants").status, 200, "the next start issues the token");
 }
 
 #[rstest]
 #[case::requires_script()]
 fn first_token_is_shown_once_on_a_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve(&site, &[]);
+    let store = Store::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve(&store, &[]);
     let screen = terminal.screen();
     terminal.close();
     let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
     assert_eq!(token.len(), 42);
     assert_eq!(screen.matches("pst_").count(), 1, "the token is shown once: {screen}");
     assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
-    assert_eq!(stored_token(&site), token);
-    assert!(screen.contains(&format!("It is {}.", validity(&site))), "{screen}");
+    assert_eq!(stored_token(&store), token);
+    assert!(screen.contains(&format!("It is {}.", validity(&store))), "{screen}");
     assert!(screen.contains("plants.db.first-token, which only its owner can read"), "{screen}");
-    let server = site.serve(&[]);
+    let server = store.serve(&[]);
     assert_eq!(server.client(token).get("/plants").status, 200);
 }
 
 /// Kills the first start of a server at the given system call. Returns false if the server makes fewer of these calls.
-fn is_killed_at(site: &Site, call: &str, number: usize) -> bool {
-    let mut traced = StraceCommand::start(site, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
+fn is_killed_at(store: &Store, call: &str, number: usize) -> bool {
+    let mut traced = StraceCommand::start(store, &format!("{call}:signal=SIGKILL:when={number}"), &SERVE);
     let mut announced = String::new();
     let output = traced.child().stdout.as_mut().expect("standard output is piped");
     BufReader::new(output).read_line(&mut announced).expect("the address, or the end");
@@ -140,13 +141,13 @@ fn interrupted_first_start_is_completed_by_the_next() {
     let mut kills = 0;
     for call in ["fsync", "fdatasync", "rename", "renameat2", "pwrite64", "unlink"] {
         for number in 1.. {
-            let site = Site::new(Engine::Sqlite);
-            if !is_killed_at(&site, call, number) {
+            let store = Store::new(Engine::Sqlite);
+            if !is_killed_at(&store, call, number) {
                 break;
             }
             kills += 1;
-            let server = Server::start(site.command(&SERVE));
-            let response = server.client(&stored_token(&site)).get("/plants");
+            let server = Server::start(store.command(&SERVE));
+            let response = server.client(&stored_token(&store)).get("/plants");
             assert_eq!(response.status, 200, "after a kill at {call} {number}: {}", response.text());
         }
     }

@@ -1,12 +1,10 @@
 //! HTTP/2 clients that do not read their responses, or send frames without end: other clients are served meanwhile.
 
-use rstest::rstest;
-
 use crate::support::http2::{
     DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, HEADERS, Http2, INITIAL_WINDOW, PING, PRIORITY,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, head, setting,
 };
-use crate::support::{Engine, JSON, Server, Site, wait_for};
+use crate::support::{Engine, JSON, Server, Store, engine_test, wait_for};
 
 /// The head of a request without a body.
 const WHOLE: u8 = END_HEADERS | END_STREAM;
@@ -15,8 +13,8 @@ const LARGE_WINDOW: u32 = 1 << 30;
 /// A frame type that no standard defines.
 const UNKNOWN: u8 = 0xfa;
 
-fn site() -> Site<'static> {
-    Site::new(Engine::Sqlite)
+fn store() -> Store<'static> {
+    Store::new(Engine::Sqlite)
 }
 
 /// Opens a connection with this many requests and a window of zero, so that no response body can be sent.
@@ -36,14 +34,10 @@ fn open_window(connection: &mut Frames<std::net::TcpStream>, stream: u32) {
     connection.send(WINDOW_UPDATE, 0, stream, &LARGE_WINDOW.to_be_bytes());
 }
 
-#[rstest]
-fn streams_blocked_on_their_window_do_not_block_other_clients(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--max-connections", "8", "--metrics-listen", "0"]);
+engine_test!(streams_blocked_on_their_window_do_not_block_other_clients, |store: &Store| {
+    let server = store.serve(&["--max-connections", "8", "--metrics-listen", "0"]);
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     let _attack = [blocked(&server, "/", None, 20), blocked(&server, "/", None, 20)];
     let mut other = Http2::open(&ada);
     assert_eq!(other.get("/livez").status, 200);
@@ -52,14 +46,12 @@ fn streams_blocked_on_their_window_do_not_block_other_clients(
     let statuses = other.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
     assert_eq!(statuses, [200; 6], "concurrent requests are served, too");
     assert!(metrics.value("plantstore_http2_streams_blocked", &[]) > 0);
-}
+});
 
-#[rstest]
-fn probes_are_served_while_no_request_slot_is_free(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--max-connections", "4", "--metrics-listen", "0"]);
+engine_test!(probes_are_served_while_no_request_slot_is_free, |store: &Store| {
+    let server = store.serve(&["--max-connections", "4", "--metrics-listen", "0"]);
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     // The client sends no bodies, so the requests stay in flight.
     for number in 0..4 {
@@ -73,17 +65,15 @@ fn probes_are_served_while_no_request_slot_is_free(#[values(Engine::Sqlite, Engi
     assert!(ask(9, "/plants").contains("50300"));
     assert!(ask(11, "/livez").contains("live"));
     assert!(ask(13, "/readyz").contains("ready"));
-}
+});
 
-#[rstest]
-fn a_list_that_is_not_read_holds_no_page(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+engine_test!(a_list_that_is_not_read_holds_no_page, |store: &Store| {
     const CONNECTIONS: u64 = 4;
     const STREAMS: u32 = 100;
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    site.insert_plants(50_000, "a plant of this name and number ");
+    let token = store.token("ada", &[]);
+    store.insert_plants(50_000, "a plant of this name and number ");
     // On a busy machine the last list may be blocked long after the first.
-    let server = site.serve(&["--list-cache-bytes", "0", "--metrics-listen", "0", "--write-timeout", "10m"]);
+    let server = store.serve(&["--list-cache-bytes", "0", "--metrics-listen", "0", "--write-timeout", "10m"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     let whole = ada.get("/plants?include=id").body;
@@ -102,15 +92,13 @@ fn a_list_that_is_not_read_holds_no_page(#[values(Engine::Sqlite, Engine::Postgr
     open_window(&mut unread[0], 0);
     let bodies = bodies(&mut unread[0], 2);
     assert!(bodies.iter().all(|body| *body == whole), "the same list");
-}
+});
 
 // The page of a list is held for two responses of a connection; others are read in smaller steps.
-#[rstest]
-fn lists_requested_together_are_the_same_as_one_by_one(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    site.insert_plants(3_000, "a plant of this name and number ");
-    let server = site.serve(&["--list-cache-bytes", "0"]);
+engine_test!(lists_requested_together_are_the_same_as_one_by_one, |store: &Store| {
+    let token = store.token("ada", &[]);
+    store.insert_plants(3_000, "a plant of this name and number ");
+    let server = store.serve(&["--list-cache-bytes", "0"]);
     let ada = server.client(&token);
     for query in ["?limit=900&include=id", "?limit=2500&include=id", "?include=id,owner", "?limit=20"] {
         let path = format!("/plants{query}");
@@ -122,7 +110,7 @@ fn lists_requested_together_are_the_same_as_one_by_one(#[values(Engine::Sqlite, 
         let bodies = bodies(&mut connection, 8);
         assert!(bodies.iter().all(|body| *body == expected.body), "{query}");
     }
-}
+});
 
 /// Returns the bodies of this many responses, in the order in which they end.
 fn bodies(connection: &mut Frames<std::net::TcpStream>, count: usize) -> Vec<Vec<u8>> {
@@ -140,7 +128,7 @@ fn bodies(connection: &mut Frames<std::net::TcpStream>, count: usize) -> Vec<Vec
 
 #[test]
 fn blocked_streams_beyond_an_equal_share_are_reset() {
-    let server = site().serve(&["--max-connections", "8", "--metrics-listen", "0"]);
+    let server = store().serve(&["--max-connections", "8", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut modest = blocked(&server, "/", None, 4);
     let mut greedy = blocked(&server, "/", None, 20);
@@ -154,7 +142,7 @@ fn blocked_streams_beyond_an_equal_share_are_reset() {
 
 #[test]
 fn response_to_a_client_that_opens_its_window_byte_by_byte_is_reset() {
-    let server = site().serve(&["--write-timeout", "1s"]);
+    let server = store().serve(&["--write-timeout", "1s"]);
     let mut slow = blocked(&server, "/", None, 1);
     let mut attempts = 0;
     wait_for("the response to be reset", || {
@@ -174,7 +162,7 @@ fn response_to_a_client_that_opens_its_window_byte_by_byte_is_reset() {
 
 #[test]
 fn floods_of_control_frames_close_the_connection() {
-    let server = site().serve(&["--metrics-listen", "0"]);
+    let server = store().serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let floods = [
         frame(PING, 0, 0, b"eightful"),
@@ -194,10 +182,10 @@ fn floods_of_control_frames_close_the_connection() {
 
 #[test]
 fn client_that_acknowledges_every_frame_is_served() {
-    let site = site();
-    let token = site.token("ada", &[]);
-    site.insert_plants(100_000, "a plant of this name and number ");
-    let server = site.serve(&[]);
+    let store = store();
+    let token = store.token("ada", &[]);
+    store.insert_plants(100_000, "a plant of this name and number ");
+    let server = store.serve(&[]);
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, WHOLE, 1, &head(&server.client(&token), "GET", "/plants", &[]));
     let (mut frames, mut ended) = (0, false);

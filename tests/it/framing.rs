@@ -1,9 +1,7 @@
 //! Header fields that frame a request: body length, host and encoding.
 
-use rstest::rstest;
-
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
-use crate::support::{Client, Connection, Engine, JSON, Response, Site};
+use crate::support::{Client, Connection, Garden, JSON, Response, Store, engine_test};
 
 /// The largest length that 64 bits can hold.
 const LARGEST: &str = "18446744073709551615";
@@ -21,47 +19,37 @@ fn create(client: &Client, headers: &[(&str, &str)], body: &str) -> (Connection,
     (connection, response)
 }
 
-#[rstest]
-fn largest_content_length_is_rejected_with_413(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(largest_content_length_is_rejected_with_413, |Garden { ada, .. }: &Garden| {
     for length in ["18446744073709551613", "9223372036854775808"] {
         for body in ["", r#"{"id":1,"name":"Rose"}"#] {
-            let (mut connection, response) = create(&ada, &[("Content-Length", length)], body);
+            let (mut connection, response) = create(ada, &[("Content-Length", length)], body);
             assert_eq!(response.error(), 41300, "{length}: {}", response.text());
             assert_eq!(response.header("connection"), Some("close"), "{length}");
             assert!(connection.is_closed_by_server(), "{length}");
         }
     }
-    let (mut connection, response) = create(&ada, &[("Content-Length", LARGEST)], "");
+    let (mut connection, response) = create(ada, &[("Content-Length", LARGEST)], "");
     assert_eq!((response.status, response.text()), (431, ""), "the library cannot count that far");
     assert!(connection.is_closed_by_server());
     assert_eq!(ada.ids(), [0_i64; 0]);
-}
+});
 
-#[rstest]
-fn large_content_length_is_rejected_with_413_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(large_content_length_is_rejected_with_413_over_http2, |Garden { server, ada, .. }: &Garden| {
     let mut connection = Frames::open(server.address(), &[]);
-    let announce = |length| head(&ada, "POST", "/plants", &[JSON, ("content-length", length)]);
+    let announce = |length| head(ada, "POST", "/plants", &[JSON, ("content-length", length)]);
     connection.send(HEADERS, END_HEADERS, 1, &announce("9999999999999999999"));
     assert!(connection.body(1).contains("41300"));
     // The library rejects more digits as malformed and resets the stream.
     connection.send(HEADERS, END_HEADERS, 3, &announce(LARGEST));
     let reset = std::iter::repeat_with(|| connection.next_of(RST_STREAM)).find(|reset| reset.stream == 3).unwrap();
     assert_eq!(reset.reason(), PROTOCOL_ERROR);
-    connection.send(HEADERS, END_HEADERS | END_STREAM, 5, &head(&ada, "GET", "/plants", &[]));
+    connection.send(HEADERS, END_HEADERS | END_STREAM, 5, &head(ada, "GET", "/plants", &[]));
     assert_eq!(connection.body(5), "[]", "the connection stays usable");
-}
+});
 
-#[rstest]
-fn malformed_host_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(malformed_host_is_rejected_with_400, |store: &Store| {
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     let ask = |path: &str, host: &str| {
         let mut connection = Connection::open(server.address());
         connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n"));
@@ -92,13 +80,11 @@ fn malformed_host_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres
     for host in well_formed {
         assert_eq!(ask("/plants", host).text(), "[]", "{host:?}");
     }
-}
+});
 
-#[rstest]
-fn malformed_host_is_rejected_with_400_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let bearer = format!("Bearer {}", site.token("ada", &[]));
+engine_test!(malformed_host_is_rejected_with_400_over_http2, |store: &Store| {
+    let server = store.serve(&[]);
+    let bearer = format!("Bearer {}", store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     let mut stream = 1;
     for (host, expected) in [("a b", "40007"), ("a@b", "40007"), ("a:8080", "[]")] {
@@ -109,13 +95,9 @@ fn malformed_host_is_rejected_with_400_over_http2(#[values(Engine::Sqlite, Engin
         assert!(connection.body(stream).contains(expected), "{host}");
         stream += 2;
     }
-}
+});
 
-#[rstest]
-fn every_content_encoding_line_counts(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(every_content_encoding_line_counts, |Garden { ada, .. }: &Garden| {
     let encoded: [&[&str]; 6] = [
         &["gzip"],
         &["identity", "gzip"],
@@ -135,27 +117,19 @@ fn every_content_encoding_line_counts(#[values(Engine::Sqlite, Engine::Postgres)
         let body = format!(r#"{{"id":{id},"name":"Rose"}}"#);
         assert_eq!(ada.call("POST", "/plants", &headers, Some(body.as_bytes())).status, 200, "{lines:?}");
     }
-}
+});
 
-#[rstest]
-fn every_content_encoding_line_counts_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(every_content_encoding_line_counts_over_http2, |Garden { server, ada, .. }: &Garden| {
     let mut connection = Frames::open(server.address(), &[]);
     let encodings = [("content-encoding", "identity"), ("content-encoding", "gzip")];
-    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[&[JSON], &encodings[..]].concat()));
+    connection.send(HEADERS, END_HEADERS, 1, &head(ada, "POST", "/plants", &[&[JSON], &encodings[..]].concat()));
     connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"Rose"}"#);
     assert!(connection.body(1).contains("41500"));
-}
+});
 
-#[rstest]
-fn transfer_encoding_other_than_chunked_is_rejected_and_the_connection_closed(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(transfer_encoding_other_than_chunked_is_rejected_and_the_connection_closed, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = server.client(&store.token("ada", &[]));
     let body = "16\r\n{\"id\":1,\"name\":\"Rose\"}\r\n0\r\n\r\n";
     let rejected: [&[&str]; 8] = [
         &["gzip, chunked"],
@@ -185,13 +159,9 @@ fn transfer_encoding_other_than_chunked_is_rejected_and_the_connection_closed(
         connection.send(ada.bytes("GET", "/plants?limit=0", &[], None));
         assert_eq!(connection.read_response(false).text(), "[]", "the connection stays usable");
     }
-}
+});
 
-#[rstest]
-fn if_match_on_delete_is_ignored_as_documented(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(if_match_on_delete_is_ignored_as_documented, |Garden { server, ada, .. }: &Garden| {
     let documented = server.anonymous().get("/openapi.json").json();
     let description = documented["paths"]["/plants/{id}"]["delete"]["description"].as_str().unwrap().to_owned();
     assert!(description.contains("`If-Match`") && description.contains("ignored"), "{description}");
@@ -200,4 +170,4 @@ fn if_match_on_delete_is_ignored_as_documented(#[values(Engine::Sqlite, Engine::
         assert_eq!(ada.call("DELETE", &format!("/plants/{id}"), &[("If-Match", tag)], None).status, 204, "{tag}");
     }
     assert_eq!(ada.call("DELETE", "/plants/1", &[("If-Match", "*")], None).error(), 40400);
-}
+});

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::Outcome::{Denied, Done, Rejected, Unknown};
-use crate::support::{Action, Engine, History, Operation, Outcome, Random, Site, Summary, Workload, wait_for};
+use crate::support::{Action, Engine, History, Operation, Outcome, Random, Store, Summary, Workload, wait_for};
 
 const ID: i64 = 7;
 
@@ -422,9 +422,9 @@ fn one_fault_in_a_long_history_is_found() {
 
 #[test]
 fn service_is_linearizable_under_load() {
-    let site = Site::new(Engine::Sqlite);
-    let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
-    let (one, other) = (site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"]));
+    let store = Store::new(Engine::Sqlite);
+    let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
+    let (one, other) = (store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"]));
     let nodes = vec![one.address(), other.address()];
     let workload = Workload { nodes, tokens, writers: 6, listers: 2, ids: 4, pause: Duration::ZERO };
     let history = History::new();

@@ -5,13 +5,11 @@ mod misuse;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use rstest::rstest;
-
 use crate::support::http2::{
     ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, Http2, INITIAL_WINDOW, NO_ERROR, PING,
     PREFACE, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head,
 };
-use crate::support::{Engine, JSON, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Garden, JSON, Server, Store, assert_snapshot, engine_test, wait_for};
 
 /// The largest flow-control window, and the initial window of a connection.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
@@ -34,12 +32,8 @@ fn serves_others(server: &Server) {
     assert_eq!(Http2::open(&server.anonymous()).get("/livez").status, 200);
 }
 
-#[rstest]
-fn three_operations_work_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let mut connection = Http2::open(&ada);
+engine_test!(three_operations_work_over_http2, |Garden { ada, .. }: &Garden| {
+    let mut connection = Http2::open(ada);
     let created = connection.call("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"Rose","tag":"red"}"#));
     assert_snapshot!(created.wire(), @r#"
     200 (HTTP/2)
@@ -74,14 +68,12 @@ fn three_operations_work_over_http2(#[values(Engine::Sqlite, Engine::Postgres)] 
     let gone = connection.call("DELETE", "/plants/1", &[], None);
     assert_eq!((gone.status, gone.text(), gone.header("content-length")), (204, "", None));
     assert_eq!(ada.ids(), [0_i64; 0]);
-}
+});
 
-#[rstest]
-fn both_protocols_give_the_same_responses(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--cors-origin", "https://app.example"]);
-    let ada = server.client(&site.token("ada", &[]));
-    let reader = server.client(&site.token("bob", &["--scope", "plants:read"]));
+engine_test!(both_protocols_give_the_same_responses, |store: &Store| {
+    let server = store.serve(&["--cors-origin", "https://app.example"]);
+    let ada = server.client(&store.token("ada", &[]));
+    let reader = server.client(&store.token("bob", &["--scope", "plants:read"]));
     let mut wrong = ada.clone();
     wrong.token = Some("pst_wrong".to_owned());
     ada.plant(1, "Rose");
@@ -127,14 +119,10 @@ fn both_protocols_give_the_same_responses(#[values(Engine::Sqlite, Engine::Postg
     let asked_first =
         Http2::open(&ada).call("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(br#"{"id":2,"name":"n"}"#));
     assert_eq!(asked_first.status, 200, "100-continue lets the client send");
-}
+});
 
-#[rstest]
-fn many_requests_share_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let mut connection = Http2::open(&ada);
+engine_test!(many_requests_share_a_connection, |Garden { server, ada, .. }: &Garden| {
+    let mut connection = Http2::open(ada);
     assert_eq!(connection.get("/livez").status, 200, "the client has received the limit of concurrent streams");
     let paths = vec!["/plants".to_owned(); 300];
     let statuses = connection.all_at_once("POST", &paths, |id| format!(r#"{{"id":{id},"name":"n"}}"#));
@@ -142,33 +130,27 @@ fn many_requests_share_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] 
     assert_eq!(ada.ids(), (0..300).collect::<Vec<i64>>());
     let logged = || server.log().contains(r#""http_version":"2","method":"POST""#).then_some(());
     wait_for("a request in the log", logged);
-}
+});
 
-#[rstest]
-fn streams_beyond_the_limit_are_refused_and_can_be_retried(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(streams_beyond_the_limit_are_refused_and_can_be_retried, |Garden { server, ada, .. }: &Garden| {
     let mut connection = Frames::open(server.address(), &[]);
     // The client sends no bodies, so all requests stay in flight.
     for number in 0..101 {
-        connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
+        connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(ada, "POST", "/plants", &[JSON]));
     }
     let rejected = connection.next_of(RST_STREAM);
     assert_eq!((rejected.stream, rejected.reason()), (201, REFUSED_STREAM));
     connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"n"}"#);
     assert_eq!(connection.body(1), r#"{"name":"n"}"#, "the other streams are served");
-    connection.send(HEADERS, WHOLE, 203, &head(&ada, "GET", "/plants", &[]));
+    connection.send(HEADERS, WHOLE, 203, &head(ada, "GET", "/plants", &[]));
     assert_eq!(connection.body(203), r#"[{"name":"n"}]"#, "a new stream is accepted");
-}
+});
 
 // Over HTTP/1.1, a connection has one request in flight, so `--max-connections` also limits the requests. The same
 // limit applies to the requests in flight on all HTTP/2 connections together.
-#[rstest]
-fn requests_in_flight_are_bounded_over_all_connections(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--max-connections", "4"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(requests_in_flight_are_bounded_over_all_connections, |store: &Store| {
+    let server = store.serve(&["--max-connections", "4"]);
+    let ada = server.client(&store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     for number in 0..5 {
         connection.send(HEADERS, END_HEADERS, 2 * number + 1, &head(&ada, "POST", "/plants", &[JSON]));
@@ -179,14 +161,10 @@ fn requests_in_flight_are_bounded_over_all_connections(#[values(Engine::Sqlite, 
     let done: u32 = (1..10).step_by(2).find(|stream| *stream != frame.stream).expect("another");
     connection.send(DATA, END_STREAM, done, br#"{"id":1,"name":"n"}"#);
     assert_eq!(connection.body(done), r#"{"name":"n"}"#);
-}
+});
 
-#[rstest]
-fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let of_size = |size: usize| Http2::open(&ada).call("GET", "/plants", &[("X-Filler", &"x".repeat(size))], None);
+engine_test!(heads_are_bounded_in_size_and_number, |Garden { store, ada, .. }: &Garden| {
+    let of_size = |size: usize| Http2::open(ada).call("GET", "/plants", &[("X-Filler", &"x".repeat(size))], None);
     for (size, fits) in [(16_000, true), (16_384, false), (40_000, false), (60_000, false)] {
         let response = of_size(size);
         if fits {
@@ -201,23 +179,19 @@ fn heads_are_bounded_in_size_and_number(#[values(Engine::Sqlite, Engine::Postgre
         // The request also has `:authority`, which counts as Host, and Authorization.
         let names: Vec<String> = (2..number).map(|number| format!("X-{number}")).collect();
         let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
-        Http2::open(&ada).call("GET", "/plants", &headers, None)
+        Http2::open(ada).call("GET", "/plants", &headers, None)
     };
     assert_eq!(of_number(100).status, 200);
     assert_eq!(of_number(101).error(), 43100);
-    let fewer = site.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
+    let fewer = store.serve(&["--max-headers", "10", "--max-header-bytes", "1024"]);
     let mut few = Http2::open(&fewer.client(ada.token.as_deref().expect("a token")));
     assert_eq!(few.get("/plants").status, 200);
     assert_eq!(few.call("GET", "/plants", &[("X-A", &"x".repeat(1_024))], None).error(), 43100);
-}
+});
 
-#[rstest]
-fn slow_body_is_rejected_with_408_and_the_connection_stays_open(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--request-timeout", "300ms"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(slow_body_is_rejected_with_408_and_the_connection_stays_open, |store: &Store| {
+    let server = store.serve(&["--request-timeout", "300ms"]);
+    let ada = server.client(&store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     connection.send(DATA, 0, 1, br#"{"id""#);
@@ -226,18 +200,14 @@ fn slow_body_is_rejected_with_408_and_the_connection_stays_open(
     assert_eq!((reset.stream, reset.reason()), (1, NO_ERROR), "the rest of the body is not needed");
     connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
     assert_eq!(connection.body(3), "[]");
-}
+});
 
-#[rstest]
-fn reset_stream_is_cancelled(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(reset_stream_is_cancelled, |Garden { store, server, ada }: &Garden| {
     let mut connection = Frames::open(server.address(), &[]);
-    let held = site.hold_writes();
-    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    let held = store.hold_writes();
+    connection.send(HEADERS, END_HEADERS, 1, &head(ada, "POST", "/plants", &[JSON]));
     connection.send(DATA, END_STREAM, 1, br#"{"id":1,"name":"Rose"}"#);
-    connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/livez", &[]));
+    connection.send(HEADERS, WHOLE, 3, &head(ada, "GET", "/livez", &[]));
     assert!(connection.body(3).contains("live"), "the first request is in flight by now");
     connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
     let line = wait_for("the log line of the request", || {
@@ -248,15 +218,11 @@ fn reset_stream_is_cancelled(#[values(Engine::Sqlite, Engine::Postgres)] engine:
         "a cancelled request has no status: {line}"
     );
     drop(held);
-    connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/livez", &[]));
+    connection.send(HEADERS, WHOLE, 5, &head(ada, "GET", "/livez", &[]));
     assert!(connection.body(5).contains("live"), "the connection stays usable");
-}
+});
 
-#[rstest]
-fn authority_is_used_as_host(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(authority_is_used_as_host, |Garden { server, ada, .. }: &Garden| {
     let bearer = format!("Bearer {}", ada.token.as_deref().expect("a token"));
     let mut connection = Frames::open(server.address(), &[]);
     let mut stream = 1;
@@ -278,16 +244,14 @@ fn authority_is_used_as_host(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     assert!(ask(&[(":authority", "a"), ("host", "b")]).contains("40007"));
     assert!(ask(&[("host", "a"), ("host", "a")]).contains("40007"));
     assert!(ask(&[]).contains("40007"));
-}
+});
 
 // The list is read from the store only as far as the client's flow-control window allows, so unread lists use little
 // memory.
-#[rstest]
-fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    site.insert_plants(100_000, "a plant of this name and number ");
-    let server = site.serve(&[]);
+engine_test!(long_list_follows_flow_control, |store: &Store| {
+    let token = store.token("ada", &[]);
+    store.insert_plants(100_000, "a plant of this name and number ");
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     let whole = ada.get("/plants").body;
     let before = server.resident();
@@ -305,16 +269,14 @@ fn long_list_follows_flow_control(#[values(Engine::Sqlite, Engine::Postgres)] en
     assert_eq!(listed.header("content-length"), None);
     let more = server.resident().saturating_sub(before);
     assert!(more < 16 * 1024, "{more} KiB more, of lists with {} KiB each", whole.len() / 1024);
-}
+});
 
 // The client opens the largest flow-control window and reads nothing. The memory for its responses is bounded, and the
 // connection is closed after `--write-timeout`.
-#[rstest]
-fn client_that_reads_nothing_is_disconnected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    site.insert_plants(10_000, &"x".repeat(990));
-    let server = site.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
+engine_test!(client_that_reads_nothing_is_disconnected, |store: &Store| {
+    let token = store.token("ada", &[]);
+    store.insert_plants(10_000, &"x".repeat(990));
+    let server = store.serve(&["--write-timeout", "2s", "--list-cache-bytes", "0", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     let whole = ada.get("/plants").body.len() / 1024;
@@ -335,13 +297,11 @@ fn client_that_reads_nothing_is_disconnected(#[values(Engine::Sqlite, Engine::Po
         assert!(frame.kind != DATA || frame.flags & END_STREAM == 0, "a list is complete");
     }
     serves_others(&server);
-}
+});
 
-#[rstest]
-fn response_blocked_by_flow_control_is_reset(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--write-timeout", "1s"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(response_blocked_by_flow_control_is_reset, |store: &Store| {
+    let server = store.serve(&["--write-timeout", "1s"]);
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     let mut unread = Frames::open(server.address(), &[(INITIAL_WINDOW, 0)]);
     unread.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
@@ -351,7 +311,7 @@ fn response_blocked_by_flow_control_is_reset(#[values(Engine::Sqlite, Engine::Po
         server.log().contains(r#""bytes":0,"complete":false"#).then_some(())
     });
     // A client that opens the window byte by byte gets the whole response.
-    let patient = site.serve(&[]);
+    let patient = store.serve(&[]);
     let mut unread = Frames::open(patient.address(), &[(INITIAL_WINDOW, 0)]);
     unread.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/plants", &[]));
     let mut body = Vec::new();
@@ -360,28 +320,24 @@ fn response_blocked_by_flow_control_is_reset(#[values(Engine::Sqlite, Engine::Po
         body.extend(unread.next_of(DATA).payload);
     }
     assert_eq!(body, br#"[{"name":"Rose"}]"#);
-}
+});
 
-#[rstest]
-fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(http2_requests_in_flight_are_finished_at_shutdown, |Garden { store, server, ada }: &Garden| {
     let mut connection = Frames::open(server.address(), &[]);
-    connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
+    connection.send(HEADERS, END_HEADERS, 1, &head(ada, "POST", "/plants", &[JSON]));
     connection.send(DATA, 0, 1, br#"{"id":1,"#);
-    connection.send(HEADERS, WHOLE, 3, &head(&ada, "GET", "/readyz", &[]));
+    connection.send(HEADERS, WHOLE, 3, &head(ada, "GET", "/readyz", &[]));
     assert!(connection.body(3).contains("ready"), "the first request is in flight by now");
     server.signal("TERM");
     assert_eq!(connection.next_of(GOAWAY).reason(), NO_ERROR, "the server accepts no new streams");
     let ping = connection.next_of(PING);
     // The client may send this before it receives GOAWAY, so it gets a response.
-    connection.send(HEADERS, WHOLE, 5, &head(&ada, "GET", "/readyz", &[]));
+    connection.send(HEADERS, WHOLE, 5, &head(ada, "GET", "/readyz", &[]));
     assert!(connection.body(5).contains("50300"));
     connection.send(PING, ACK, 0, &ping.payload);
     let last = connection.next_of(GOAWAY);
     assert_eq!((last.reason(), &last.payload[..4]), (NO_ERROR, &5_u32.to_be_bytes()[..]), "the last processed stream");
-    connection.send(HEADERS, WHOLE, 7, &head(&ada, "GET", "/plants", &[]));
+    connection.send(HEADERS, WHOLE, 7, &head(ada, "GET", "/plants", &[]));
     assert!(server.ended().is_none(), "the server waits for the request in flight");
     connection.send(DATA, END_STREAM, 1, br#""name":"in flight"}"#);
     assert_eq!(connection.body(1), r#"{"name":"in flight"}"#);
@@ -389,13 +345,11 @@ fn http2_requests_in_flight_are_finished_at_shutdown(#[values(Engine::Sqlite, En
         assert_ne!(frame.stream, 7, "the stream is after the last one in GOAWAY, so it gets no response");
     }
     assert_eq!(server.wait().code(), Some(0));
-    assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
-}
+    assert_eq!(store.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
+});
 
-#[rstest]
-fn clients_that_ignore_goaway_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--shutdown-grace", "100d"]);
+engine_test!(clients_that_ignore_goaway_do_not_delay_shutdown, |store: &Store| {
+    let server = store.serve(&["--shutdown-grace", "100d"]);
     let mut ignoring = Frames::open(server.address(), &[]);
     ignoring.send(HEADERS, WHOLE, 1, &head(&server.anonymous(), "GET", "/livez", &[]));
     assert!(ignoring.body(1).contains("live"));
@@ -403,13 +357,13 @@ fn clients_that_ignore_goaway_do_not_delay_shutdown(#[values(Engine::Sqlite, Eng
     silent.next_of(SETTINGS);
     assert_eq!(server.stop().code(), Some(0), "the server ends before the grace period is over");
     assert_eq!((ignoring.ending(), silent.ending()), (Some(NO_ERROR), Some(NO_ERROR)));
-}
+});
 
 /// The client never acknowledges the shutdown. Before the connection is closed, GOAWAY names the last processed stream.
 #[test]
 fn client_that_ignores_goaway_learns_the_last_processed_stream() {
-    let site = site();
-    let server = site.serve(&["--shutdown-grace", "100d"]);
+    let store = store();
+    let server = store.serve(&["--shutdown-grace", "100d"]);
     let mut ignoring = Frames::open(server.address(), &[]);
     for stream in [1, 3] {
         ignoring.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
@@ -426,14 +380,14 @@ fn client_that_ignores_goaway_learns_the_last_processed_stream() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// Returns a site for tests that do not depend on the engine.
-fn site() -> Site<'static> {
-    Site::new(crate::support::Engine::Sqlite)
+/// Returns a store for tests that do not depend on the engine.
+fn store() -> Store<'static> {
+    Store::new(crate::support::Engine::Sqlite)
 }
 
 #[test]
 fn protocol_is_detected_by_the_first_different_bytes() {
-    let server = site().serve(&[]);
+    let server = store().serve(&[]);
     let ask = |pieces: &[&[u8]]| {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream.set_nodelay(true).unwrap();

@@ -6,10 +6,9 @@ mod storage;
 use std::io;
 use std::time::Duration;
 
-use rstest::rstest;
-
 use crate::support::{
-    Client, Connection, Engine, JSON, Response, Site, assert_snapshot, retry_while_unavailable, wait_for,
+    Client, Connection, Engine, Garden, JSON, Response, Store, assert_snapshot, engine_test, retry_while_unavailable,
+    wait_for,
 };
 
 const QUIET: &[&str] = &["--log-level", "warn"];
@@ -118,15 +117,11 @@ const STORED_KEYS: &str = "SELECT count(*) FROM idempotency_keys";
 const LOCKS: &str = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND database = (
                      SELECT oid FROM pg_database WHERE datname = current_database())";
 
-#[rstest]
-fn a_create_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(a_create_is_done_once, |Garden { store, ada, .. }: &Garden| {
     let body = r#"{"id":5,"name":"Rose","tag":"red"}"#;
-    let first = post(&ada, "k1", body);
+    let first = post(ada, "k1", body);
     assert_eq!((first.status, first.text()), (200, r#"{"name":"Rose","tag":"red"}"#));
-    let again = post(&ada, "k1", body);
+    let again = post(ada, "k1", body);
     assert_replays(&first, &again);
     assert_snapshot!(again.wire(), @r#"
     200 OK
@@ -142,21 +137,17 @@ fn a_create_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
     "#);
     assert_eq!(ada.post(body).error(), 40900, "a request without a key is a new request");
     assert_eq!(ada.delete(5).status, 204);
-    assert_replays(&first, &post(&ada, "k1", body));
+    assert_replays(&first, &post(ada, "k1", body));
     assert_eq!(ada.ids(), [0_i64; 0], "a replay does not create the deleted plant again");
-    assert_eq!(post(&ada, "k2", body).status, 200, "a new key creates the plant");
-    assert_eq!(site.rows(STORED_KEYS), [2]);
-}
+    assert_eq!(post(ada, "k2", body).status, 200, "a new key creates the plant");
+    assert_eq!(store.rows(STORED_KEYS), [2]);
+});
 
-#[rstest]
-fn a_delete_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(a_delete_is_done_once, |Garden { ada, .. }: &Garden| {
     ada.plant(5, "Rose");
-    let first = delete(&ada, "k1", 5);
+    let first = delete(ada, "k1", 5);
     assert_eq!(first.status, 204);
-    let again = delete(&ada, "k1", 5);
+    let again = delete(ada, "k1", 5);
     assert_replays(&first, &again);
     assert_snapshot!(again.wire(), @r"
     204 No Content
@@ -166,23 +157,19 @@ fn a_delete_is_done_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
     date: (a date)
     ");
     ada.plant(5, "Fern");
-    assert_replays(&first, &delete(&ada, "k1", 5));
-    assert_eq!(names(&ada), r#"[{"name":"Fern"}]"#, "a replay does not delete the new plant");
-    assert_eq!(delete(&ada, "k2", 5).status, 204);
-}
+    assert_replays(&first, &delete(ada, "k1", 5));
+    assert_eq!(names(ada), r#"[{"name":"Fern"}]"#, "a replay does not delete the new plant");
+    assert_eq!(delete(ada, "k2", 5).status, 204);
+});
 
-#[rstest]
-fn rejection_is_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(rejection_is_replayed, |Garden { ada, .. }: &Garden| {
     ada.plant(1, "Rose");
-    let taken = post(&ada, "taken", &plant(1, "Fern"));
+    let taken = post(ada, "taken", &plant(1, "Fern"));
     assert_eq!(taken.error(), 40900);
     assert_eq!(ada.delete(1).status, 204);
-    let missing = delete(&ada, "missing", 1);
+    let missing = delete(ada, "missing", 1);
     assert_eq!(missing.error(), 40400);
-    let again = post(&ada, "taken", &plant(1, "Fern"));
+    let again = post(ada, "taken", &plant(1, "Fern"));
     assert_replays(&taken, &again);
     assert_snapshot!(again.wire(), @r#"
     409 Conflict
@@ -198,15 +185,11 @@ fn rejection_is_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
     "#);
     assert_eq!(ada.ids(), [0_i64; 0], "the rejection is replayed although the id is free now");
     ada.plant(1, "Ivy");
-    assert_replays(&missing, &delete(&ada, "missing", 1));
+    assert_replays(&missing, &delete(ada, "missing", 1));
     assert_eq!(ada.ids(), [1], "the rejection is replayed although the plant exists now");
-}
+});
 
-#[rstest]
-fn rejection_of_an_invalid_request_is_replayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(rejection_of_an_invalid_request_is_replayed, |Garden { ada, .. }: &Garden| {
     let bodies = [
         ("application/json", "", 40000),
         ("application/json", "nonsense", 40000),
@@ -224,25 +207,21 @@ fn rejection_of_an_invalid_request_is_replayed(#[values(Engine::Sqlite, Engine::
         let first = call();
         assert_eq!(first.error(), *error, "{body}");
         assert_replays(&first, &call());
-        assert_eq!(post(&ada, &key, &plant(1, "Rose")).error(), 42200, "{body}");
+        assert_eq!(post(ada, &key, &plant(1, "Rose")).error(), 42200, "{body}");
     }
-    let first = delete(&ada, "bad id", "x");
+    let first = delete(ada, "bad id", "x");
     assert_eq!(first.error(), 40005);
-    assert_replays(&first, &delete(&ada, "bad id", "x"));
-    assert_eq!(delete(&ada, "bad id", 1).error(), 42200);
+    assert_replays(&first, &delete(ada, "bad id", "x"));
+    assert_eq!(delete(ada, "bad id", 1).error(), 42200);
     assert_eq!(ada.ids(), [0_i64; 0]);
-}
+});
 
-#[rstest]
-fn key_of_another_request_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(key_of_another_request_is_rejected, |Garden { ada, .. }: &Garden| {
     ada.plant(1, "Ivy");
     let body = plant(5, "Rose");
-    let first = post(&ada, "k1", &body);
+    let first = post(ada, "k1", &body);
     assert_eq!(first.status, 200);
-    assert_snapshot!(post(&ada, "k1", &plant(5, "Fern")).wire(), @r#"
+    assert_snapshot!(post(ada, "k1", &plant(5, "Fern")).wire(), @r#"
     422 Unprocessable Entity
     content-type: application/json
     cache-control: no-store
@@ -257,10 +236,10 @@ fn key_of_another_request_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)
         ada.call("POST", "/plants", &[("Content-Type", media), ("Idempotency-Key", "k1")], Some(body.as_bytes()))
     };
     for other in [
-        post(&ada, "k1", &plant(6, "Rose")),
-        post(&ada, "k1", &format!("{body} ")),
-        post(&ada, "k1", "nonsense"),
-        post(&ada, "k1", ""),
+        post(ada, "k1", &plant(6, "Rose")),
+        post(ada, "k1", &format!("{body} ")),
+        post(ada, "k1", "nonsense"),
+        post(ada, "k1", ""),
         typed("application/json; charset=utf-8"),
         typed("text/plain"),
         ada.call("POST", "/plants?a=b", &[JSON, ("Idempotency-Key", "k1")], Some(body.as_bytes())),
@@ -270,77 +249,63 @@ fn key_of_another_request_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)
             &[JSON, ("Content-Encoding", "identity"), ("Idempotency-Key", "k1")],
             Some(body.as_bytes()),
         ),
-        delete(&ada, "k1", 1),
-        delete(&ada, "k1", 5),
-        delete(&ada, "k1", "x"),
+        delete(ada, "k1", 1),
+        delete(ada, "k1", 5),
+        delete(ada, "k1", "x"),
     ] {
         assert_eq!(other.error(), 42200, "{}", other.wire());
     }
-    assert_replays(&first, &post(&ada, "k1", &body));
-    let deleted = delete(&ada, "k2", 5);
+    assert_replays(&first, &post(ada, "k1", &body));
+    let deleted = delete(ada, "k2", 5);
     assert_eq!(deleted.status, 204);
-    for other in
-        [delete(&ada, "k2", 1), delete(&ada, "k2", "%35"), delete(&ada, "k2", "5?a=b"), post(&ada, "k2", &body)]
-    {
+    for other in [delete(ada, "k2", 1), delete(ada, "k2", "%35"), delete(ada, "k2", "5?a=b"), post(ada, "k2", &body)] {
         assert_eq!(other.error(), 42200, "{}", other.wire());
     }
-    assert_replays(&deleted, &delete(&ada, "k2", 5));
+    assert_replays(&deleted, &delete(ada, "k2", 5));
     assert_eq!(ada.ids(), [1]);
-}
+});
 
-#[rstest]
-fn keys_are_separate_for_each_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [first, second] = [site.token("ada", &[]), site.token("ada", &["--scope", "plants:write"])];
+engine_test!(keys_are_separate_for_each_user, |store: &Store| {
+    let server = store.serve(&[]);
+    let [first, second] = [store.token("ada", &[]), store.token("ada", &["--scope", "plants:write"])];
     let (ada, also_ada) = (server.client(&first), server.client(&second));
-    let bob = server.client(&site.token("bob", &[]));
+    let bob = server.client(&store.token("bob", &[]));
     let created = post(&ada, "k1", &plant(1, "Rose"));
     assert_eq!(created.status, 200);
     let of_bob = post(&bob, "k1", &plant(1, "Fern"));
     assert!(of_bob.status == 200 && !is_replayed(&of_bob), "{}", of_bob.wire());
     assert_replays(&created, &post(&also_ada, "k1", &plant(1, "Rose")));
     assert_eq!(names(&bob), r#"[{"name":"Fern"}]"#);
-}
+});
 
 // A retry with the same key succeeds when the client is authorized or the store is available again.
-#[rstest]
-fn transient_and_authentication_errors_are_not_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--store-timeout", "5s"]);
-    let ada = server.client(&site.token("ada", &[]));
-    let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
+engine_test!(transient_and_authentication_errors_are_not_stored, |store: &Store| {
+    let server = store.serve(&["--store-timeout", "5s"]);
+    let ada = server.client(&store.token("ada", &[]));
+    let reader = server.client(&store.token("ada", &["--scope", "plants:read"]));
     assert_eq!(post(&server.anonymous(), "k1", &plant(1, "Rose")).error(), 40100);
     assert_eq!(post(&server.client("pst_nonsense"), "k1", &plant(1, "Rose")).error(), 40101);
     assert_eq!(post(&reader, "k1", &plant(1, "Rose")).error(), 40300);
     assert_eq!(post(&ada, "k1", &"x".repeat(20_000)).error(), 41300, "the body was not received completely");
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     let unavailable = post(&ada, "k1", &plant(1, "Rose"));
     assert_eq!(unavailable.error(), 50300);
     assert_eq!(post(&ada, "k1", "nonsense").error(), 50300, "the key cannot be looked up");
     drop(held);
-    assert_eq!(site.rows(STORED_KEYS), [0]);
+    assert_eq!(store.rows(STORED_KEYS), [0]);
     let first = retry_while_unavailable(|| post(&ada, "k1", &plant(1, "Rose")));
     assert!(first.status == 200 && !is_replayed(&first), "{}", first.wire());
     assert_replays(&first, &post(&ada, "k1", &plant(1, "Rose")));
-}
+});
 
-#[rstest]
-fn incomplete_body_leaves_the_key_unused(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--request-timeout", "300ms"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(incomplete_body_leaves_the_key_unused, &["--request-timeout", "300ms"], |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")], None));
     assert_eq!(connection.read_response(false).error(), 40800);
-    assert_eq!(post(&ada, "k1", &plant(1, "Rose")).status, 200);
-}
+    assert_eq!(post(ada, "k1", &plant(1, "Rose")).status, 200);
+});
 
-#[rstest]
-fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(key_is_printable_with_or_without_quotes, |Garden { server, ada, .. }: &Garden| {
     let longest = "x".repeat(255);
     let quoted = format!("\"{longest}\"");
     let same = [
@@ -351,11 +316,11 @@ fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Post
         [&longest, &quoted],
     ];
     for (id, [bare, quoted]) in (0..).zip(same) {
-        let first = post(&ada, bare, &plant(id, "Rose"));
+        let first = post(ada, bare, &plant(id, "Rose"));
         assert_eq!(first.status, 200, "{bare}");
-        assert_replays(&first, &post(&ada, quoted, &plant(id, "Rose")));
+        assert_replays(&first, &post(ada, quoted, &plant(id, "Rose")));
     }
-    let first = post(&ada, "\" abc\"", &plant(100, "Rose"));
+    let first = post(ada, "\" abc\"", &plant(100, "Rose"));
     assert!(first.status == 200 && !is_replayed(&first), "white space within quotes is part of the key");
 
     let before = ada.ids();
@@ -377,13 +342,11 @@ fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Post
         &too_long,
         &too_long_quoted,
     ] {
-        for response in
-            [post(&ada, wrong, &plant(101, "Rose")), delete(&ada, wrong, 100), post(&ada, wrong, "nonsense")]
-        {
+        for response in [post(ada, wrong, &plant(101, "Rose")), delete(ada, wrong, 100), post(ada, wrong, "nonsense")] {
             assert_eq!(response.error(), 40007, "{wrong}");
         }
     }
-    assert_snapshot!(post(&ada, "", "{}").text(), @r#"{"error":40007,"message":"send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941"}"#);
+    assert_snapshot!(post(ada, "", "{}").text(), @r#"{"error":40007,"message":"send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941"}"#);
     let twice = [JSON, ("Idempotency-Key", "a"), ("Idempotency-Key", "a")];
     assert_eq!(ada.call("POST", "/plants", &twice, Some(b"{}")).error(), 40007);
     assert_eq!(post(&server.anonymous(), "", "{}").error(), 40100, "authentication comes first");
@@ -392,17 +355,13 @@ fn key_is_printable_with_or_without_quotes(#[values(Engine::Sqlite, Engine::Post
         before,
         "a list ignores the key"
     );
-}
+});
 
-#[rstest]
-fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(QUIET);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(a_second_request_does_not_wait_for_the_first, QUIET, |Garden { store, ada, .. }: &Garden| {
     assert_eq!(ada.ids(), [0_i64; 0]);
-    let held = site.hold_writes();
-    let mut first = in_flight(&ada, &ada, create_bytes("k1", plant(1, "Rose")));
-    assert_snapshot!(post(&ada, "k1", &plant(1, "Rose")).wire(), @r#"
+    let held = store.hold_writes();
+    let mut first = in_flight(ada, ada, create_bytes("k1", plant(1, "Rose")));
+    assert_snapshot!(post(ada, "k1", &plant(1, "Rose")).wire(), @r#"
     409 Conflict
     content-type: application/json
     cache-control: no-store
@@ -414,50 +373,42 @@ fn a_second_request_does_not_wait_for_the_first(#[values(Engine::Sqlite, Engine:
 
     {"error":40901,"message":"a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer"}
     "#);
-    assert_eq!(post(&ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "also for another request with the key");
-    assert_eq!(post(&ada, "k1", "nonsense").error(), 40901);
-    assert_eq!(delete(&ada, "k1", 1).error(), 40901);
+    assert_eq!(post(ada, "\"k1\"", &plant(2, "Fern")).error(), 40901, "also for another request with the key");
+    assert_eq!(post(ada, "k1", "nonsense").error(), 40901);
+    assert_eq!(delete(ada, "k1", 1).error(), 40901);
     drop(held);
     let response = first.read_response(false);
     assert_eq!(response.status, 200);
-    assert_replays(&response, &post(&ada, "k1", &plant(1, "Rose")));
-    assert_eq!(post(&ada, "k1", &plant(2, "Fern")).error(), 42200);
-}
+    assert_replays(&response, &post(ada, "k1", &plant(1, "Rose")));
+    assert_eq!(post(ada, "k1", &plant(2, "Fern")).error(), 42200);
+});
 
-#[rstest]
-fn client_that_disconnects_gets_its_response_on_retry(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(QUIET);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(client_that_disconnects_gets_its_response_on_retry, QUIET, |Garden { store, ada, .. }: &Garden| {
     ada.plant(1, "Rose");
-    let held = site.hold_writes();
-    let first = in_flight(&ada, &ada, |client| client.bytes("DELETE", "/plants/1", &[("Idempotency-Key", "k1")], None));
+    let held = store.hold_writes();
+    let first = in_flight(ada, ada, |client| client.bytes("DELETE", "/plants/1", &[("Idempotency-Key", "k1")], None));
     drop(first);
-    assert_eq!(delete(&ada, "k1", 1).error(), 40901, "the delete is still in flight");
+    assert_eq!(delete(ada, "k1", 1).error(), 40901, "the delete is still in flight");
     drop(held);
-    let response = retry_while_in_flight(|| delete(&ada, "k1", 1));
+    let response = retry_while_in_flight(|| delete(ada, "k1", 1));
     assert_eq!(response.status, 204, "{}", response.wire());
     assert!(is_replayed(&response));
     assert_eq!(ada.ids(), [0_i64; 0]);
-    if matches!(site.engine, Engine::Postgres) {
-        wait_for("the locks to be released", || (site.rows(LOCKS) == [0]).then_some(()));
+    if matches!(store.engine, Engine::Postgres) {
+        wait_for("the locks to be released", || (store.rows(LOCKS) == [0]).then_some(()));
     }
-}
+});
 
 // Of all requests for one id exactly one succeeds, with or without a key. A retry with a key gets the same response.
-#[rstest]
-fn requests_in_one_commit_get_their_own_responses(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(QUIET);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(requests_in_one_commit_get_their_own_responses, QUIET, |Garden { store, server, ada }: &Garden| {
     (0..3).for_each(|id| ada.plant(id, "before"));
     let requests: Vec<KeyedRequest> = (0..24).map(|number| KeyedRequest { id: number % 6, number }).collect();
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     let mut connections: Vec<Connection> = requests
         .iter()
         .map(|request| {
             let mut connection = ada.connect();
-            connection.send(request.bytes(&ada));
+            connection.send(request.bytes(ada));
             connection
         })
         .collect();
@@ -477,22 +428,18 @@ fn requests_in_one_commit_get_their_own_responses(#[values(Engine::Sqlite, Engin
     assert_eq!(listed, created, "the plants of the successful requests");
     for (request, response) in requests.iter().zip(&responses).filter(|(request, _)| request.has_key()) {
         let mut connection = ada.connect();
-        connection.send(request.bytes(&ada));
+        connection.send(request.bytes(ada));
         assert_replays(response, &connection.read_response(false));
     }
     assert_eq!(ada.ids(), [3, 4, 5]);
-}
+});
 
-#[rstest]
-fn exactly_one_of_many_requests_with_one_key_is_done(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(QUIET);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(exactly_one_of_many_requests_with_one_key_is_done, QUIET, |Garden { ada, .. }: &Garden| {
     for round in 0..20 {
         let key = format!("round {round}");
         let fresh: usize = std::thread::scope(|scope| {
             let racers: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| retry_while_in_flight(|| post(&ada, &key, &plant(round, "Rose")))))
+                .map(|_| scope.spawn(|| retry_while_in_flight(|| post(ada, &key, &plant(round, "Rose")))))
                 .collect();
             racers
                 .into_iter()
@@ -506,4 +453,4 @@ fn exactly_one_of_many_requests_with_one_key_is_done(#[values(Engine::Sqlite, En
         assert_eq!(fresh, 1);
     }
     assert_eq!(ada.ids(), (0..20).collect::<Vec<i64>>());
-}
+});

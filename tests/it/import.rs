@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rstest::rstest;
 
 use crate::support::transfer::{export, feed, import, lines, stderr};
-use crate::support::{Cluster, Engine, Site, StopOnDrop, TcpProxy, assert_snapshot, signal, wait_for};
+use crate::support::{Cluster, Engine, StopOnDrop, Store, TcpProxy, assert_snapshot, engine_test, signal, wait_for};
 
 /// Returns the error of an import of these bytes, which must fail.
 #[track_caller]
-fn error_of(site: &Site, arguments: &[&str], input: &[u8]) -> String {
-    let output = feed(site.command(&[&["import", "--create"], arguments].concat()), input);
+fn error_of(store: &Store, arguments: &[&str], input: &[u8]) -> String {
+    let output = feed(store.command(&[&["import", "--create"], arguments].concat()), input);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     stderr(&output)
 }
 
 /// Returns the number of plants; 0 if there is no store.
-fn stored_if_any(site: &Site) -> usize {
-    let output = site.run(&["export"]);
+fn stored_if_any(store: &Store) -> usize {
+    let output = store.run(&["export"]);
     String::from_utf8_lossy(&output.stdout).lines().count()
 }
 
@@ -29,54 +29,48 @@ fn has_thread(process: u32, name: &str) -> bool {
     threads.any(|thread| thread.is_ok_and(|thread| comm(thread).trim_end() == name))
 }
 
-fn stored(site: &Site) -> i64 {
-    site.rows("SELECT count(*) FROM plants")[0]
+fn stored(store: &Store) -> i64 {
+    store.rows("SELECT count(*) FROM plants")[0]
 }
 
-#[rstest]
-fn dash_means_standard_input_and_output(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(dash_means_standard_input_and_output, |store: &Store| {
     let text = lines(&["ada"], 3);
-    assert!(import(site, &["-"], &text).ends_with("stored 3 plants, created 1 user\n"));
-    let exported = site.run(&["export", "--output", "-"]);
+    assert!(import(store, &["-"], &text).ends_with("stored 3 plants, created 1 user\n"));
+    let exported = store.run(&["export", "--output", "-"]);
     assert_eq!(String::from_utf8(exported.stdout).unwrap(), text);
-}
+});
 
-#[rstest]
-fn empty_input_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    assert!(import(site, &[], "").ends_with("stored 0 plants\n"));
-    assert_eq!(import(site, &["--check"], ""), "0 plants, no invalid lines; nothing was stored\n");
-    assert_eq!(import(site, &[], "\n \n"), "stored 0 plants\n", "blank lines are ignored");
-    assert_eq!(stored(site), 0);
-}
+engine_test!(empty_input_stores_nothing, |store: &Store| {
+    assert!(import(store, &[], "").ends_with("stored 0 plants\n"));
+    assert_eq!(import(store, &["--check"], ""), "0 plants, no invalid lines; nothing was stored\n");
+    assert_eq!(import(store, &[], "\n \n"), "stored 0 plants\n", "blank lines are ignored");
+    assert_eq!(stored(store), 0);
+});
 
-#[rstest]
-fn from_line_after_the_end_and_a_directory_are_errors(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(from_line_after_the_end_and_a_directory_are_errors, |store: &Store| {
     let text = lines(&["ada"], 3);
-    let reported = error_of(site, &["--from-line", "5"], text.as_bytes());
+    let reported = error_of(store, &["--from-line", "5"], text.as_bytes());
     assert!(reported.contains("the input ends after 3 lines, before the one that --from-line names"), "{reported}");
-    assert!(error_of(site, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
+    assert!(error_of(store, &["--check", "--from-line", "5"], text.as_bytes()).contains("ends after 3 lines"));
     assert!(
-        import(site, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"),
+        import(store, &["--from-line", "4"], &text).ends_with("stored 0 plants\n"),
         "the line after the last is a valid start"
     );
-    assert!(error_of(site, &["."], b"").contains("cannot read .: it is a directory"));
-}
+    assert!(error_of(store, &["."], b"").contains("cannot read .: it is a directory"));
+});
 
 #[rstest]
 #[case::requires_postgres()]
 fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
-    let reported = import(site, &[], &text);
+    let reported = import(store, &[], &text);
     assert!(reported.ends_with("stored 9,000 plants, created 3 users\n"), "{reported}");
-    assert_eq!(export(site), text);
-    let file = site.directory().join("plants.ndjson");
-    std::fs::write(&file, export(site)).unwrap();
+    assert_eq!(export(store), text);
+    let file = store.directory().join("plants.ndjson");
+    std::fs::write(&file, export(store)).unwrap();
     for engine in [Engine::Sqlite, Engine::Postgres] {
-        let other = Site::new(engine);
+        let other = Store::new(engine);
         let output = other.run(&["import", "--create", file.to_str().unwrap()]);
         assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(export(&other), text);
@@ -92,30 +86,24 @@ fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres
 }
 
 // Fields in any order, with white space, escapes and unknown fields; lines end with CRLF, LF or the end of the input.
-#[rstest]
-fn lines_follow_the_rules_of_bodies(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(lines_follow_the_rules_of_bodies, |store: &Store| {
     import(
-        site,
+        store,
         &[],
         "\n{\"tag\":null,\"name\":\"R\\u00f6se\",\"color\":[1],\"id\":1,\"owner\":\"a\\u0064a\"}\r\n \t\r\n\n{ \"owner\" : \"ada\", \"id\" : -2, \"name\" : \"b\" }",
     );
     assert_eq!(
-        export(site),
+        export(store),
         "{\"owner\":\"ada\",\"id\":-2,\"name\":\"b\"}\n{\"owner\":\"ada\",\"id\":1,\"name\":\"Röse\"}\n"
     );
-}
+});
 
 // The last batch is not full and waits for more lines, so it is not stored.
-#[rstest]
-fn interrupted_import_reports_its_progress_and_how_to_resume(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
+engine_test!(interrupted_import_reports_its_progress_and_how_to_resume, |store: &Store| {
     let text = lines(&["ada"], 10_000);
     for (name, code) in [("INT", 130), ("TERM", 143)] {
-        let before = stored_if_any(site);
-        let mut child = site
+        let before = stored_if_any(store);
+        let mut child = store
             .command(&["import", "--create", "--from-line", &(before + 1).to_string()])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
@@ -125,7 +113,7 @@ fn interrupted_import_reports_its_progress_and_how_to_resume(
         let part: String = text.split_inclusive('\n').take(before + 4_500).collect();
         stdin.write_all(part.as_bytes()).unwrap();
         let through = before + 4_096;
-        wait_for("the first commit", || (stored_if_any(site) == through).then_some(()));
+        wait_for("the first commit", || (stored_if_any(store) == through).then_some(()));
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
         drop(stdin);
@@ -138,17 +126,15 @@ fn interrupted_import_reports_its_progress_and_how_to_resume(
         assert!(stderr.contains("stored 4,096 plants"), "{stderr}");
         assert!(stderr.ends_with(&expected), "{stderr}");
     }
-    import(site, &["--from-line", "8193"], &text);
-    assert_eq!(export(site), text);
-}
+    import(store, &["--from-line", "8193"], &text);
+    assert_eq!(export(store), text);
+});
 
-#[rstest]
-fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 3));
+engine_test!(summary_after_skipped_lines_is_correct, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 3));
     let text = lines(&["ada"], 5).replace("plant 2", "another") + "{}\n";
     let skip = ["--from-line", "2", "--on-conflict", "skip"];
-    let reported = error_of(site, &skip, text.as_bytes());
+    let reported = error_of(store, &skip, text.as_bytes());
     assert!(
         reported.ends_with(
             "stored 2 plants, skipped 1 that exist already, skipped 1 that exist with another name or tag\n\
@@ -157,36 +143,30 @@ fn summary_after_skipped_lines_is_correct(#[values(Engine::Sqlite, Engine::Postg
         ),
         "{reported}"
     );
-    let reported = error_of(site, &["--from-line", "4"], text.as_bytes());
+    let reported = error_of(store, &["--from-line", "4"], text.as_bytes());
     assert!(
         reported.contains("line 4: ada has a plant 3 already: nothing was stored; go on with --from-line 4"),
         "{reported}"
     );
     let more = lines(&["ada"], 8).split_inclusive('\n').skip(5).collect::<String>() + "{}\n";
-    let reported = error_of(site, &["--from-line", "2"], more.as_bytes());
+    let reported = error_of(store, &["--from-line", "2"], more.as_bytes());
     assert!(
         reported.contains(
             "all lines from 2 to 3 are stored, and none after; correct the input and go on with --from-line 4\n"
         ),
         "{reported}"
     );
-}
+});
 
-#[rstest]
-fn a_byte_order_mark_at_the_start_is_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(a_byte_order_mark_at_the_start_is_accepted, |store: &Store| {
     let text = lines(&["ada"], 2);
-    import(site, &[], &format!("\u{feff}{text}"));
-    assert_eq!(export(site), text);
-    let reported = error_of(site, &[], format!("\n\u{feff}{text}").as_bytes());
+    import(store, &[], &format!("\u{feff}{text}"));
+    assert_eq!(export(store), text);
+    let reported = error_of(store, &[], format!("\n\u{feff}{text}").as_bytes());
     assert!(reported.contains("line 2: it is not JSON"), "a byte order mark is accepted only at the start: {reported}");
-}
+});
 
-#[rstest]
-fn errors_name_their_line_and_nothing_after_the_first_is_stored(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
+engine_test!(errors_name_their_line_and_nothing_after_the_first_is_stored, |store: &Store| {
     let long = format!(r#"{{"owner":"ada","id":10,"name":"{}"}}"#, "x".repeat(1_001));
     let huge = "x".repeat(40_000);
     let input: Vec<&[u8]> = vec![
@@ -210,7 +190,7 @@ fn errors_name_their_line_and_nothing_after_the_first_is_stored(
         br#"{"owner":"ada","id":6,"name":"cut of"#,
     ];
     let input = input.join(&b'\n');
-    let reported = error_of(site, &[], &input);
+    let reported = error_of(store, &[], &input);
     let reported =
         reported.lines().filter(|line| !line.starts_with("created a new store")).collect::<Vec<_>>().join("\n");
     assert_snapshot!(reported, @r#"
@@ -232,12 +212,12 @@ fn errors_name_their_line_and_nothing_after_the_first_is_stored(
     error: 14 invalid lines: all lines up to 3 are stored, and none after; correct the input and go on with --from-line 4
     "#);
     assert_eq!(
-        export(site),
+        export(store),
         "{\"owner\":\"ada\",\"id\":1,\"name\":\"a\"}\n{\"owner\":\"ada\",\"id\":2,\"name\":\"b\"}\n"
     );
-    let few = error_of(site, &["--max-faults", "2", "--on-conflict", "skip"], &input);
+    let few = error_of(store, &["--max-faults", "2", "--on-conflict", "skip"], &input);
     assert_eq!(few.lines().filter(|line| line.starts_with("line ")).count(), 2, "{few}");
-    let first = error_of(site, &["--from-line", "4"], &input);
+    let first = error_of(store, &["--from-line", "4"], &input);
     assert!(
         first.contains("14 invalid lines: nothing was stored; correct the input and go on with --from-line 4"),
         "{first}"
@@ -248,25 +228,23 @@ fn errors_name_their_line_and_nothing_after_the_first_is_stored(
         .collect::<Vec<_>>()
         .join("\n")
         .replace(r#""id":3"#, r#""id":3,"name":"c""#);
-    let reported = import(site, &["--from-line", "4"], &corrected);
+    let reported = import(store, &["--from-line", "4"], &corrected);
     assert_eq!(reported, "stored 2 plants\n");
-    assert_eq!(stored(site), 4);
-}
+    assert_eq!(stored(store), 4);
+});
 
-#[rstest]
-fn existing_plants_end_an_import_or_are_skipped(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 5_000));
+engine_test!(existing_plants_end_an_import_or_are_skipped, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 5_000));
     let more = lines(&["ada"], 10_000);
     // The existing plants are in the middle of a batch with new ones.
     let turned = more.lines().rev().collect::<Vec<_>>().join("\n");
-    let reported = error_of(site, &[], turned.as_bytes());
+    let reported = error_of(store, &[], turned.as_bytes());
     assert_eq!(
         reported,
         "stored 5,000 plants\nerror: line 5001: ada has a plant 4999 already: all lines up to 5000 are stored, and none after; go on with --from-line 5001 --on-conflict skip to skip such lines\n"
     );
-    assert_eq!(export(site), more);
-    let reported = import(site, &["--on-conflict", "skip"], &more);
+    assert_eq!(export(store), more);
+    let reported = import(store, &["--on-conflict", "skip"], &more);
     assert_eq!(reported, "stored 0 plants, skipped 10,000 that exist already\n");
     // Another name, another tag, no tag, and a new plant, which is then repeated and changed.
     let changed = r#"{"owner":"ada","id":1,"name":"other","tag":"of ada"}
@@ -276,7 +254,7 @@ fn existing_plants_end_an_import_or_are_skipped(#[values(Engine::Sqlite, Engine:
 {"owner":"ada","id":10000,"name":"new"}
 {"owner":"ada","id":10000,"name":"newer"}
 "#;
-    let reported = import(site, &["--on-conflict", "skip"], changed);
+    let reported = import(store, &["--on-conflict", "skip"], changed);
     assert_eq!(
         reported,
         "line 1: skipped: ada has a plant 1 with another name or tag
@@ -285,54 +263,49 @@ line 3: skipped: ada has a plant 3 with another name or tag
 line 6: skipped: ada has a plant 10000 with another name or tag
 stored 1 plant, skipped 1 that exist already, skipped 4 that exist with another name or tag\n"
     );
-    assert_eq!(export(site), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
+    assert_eq!(export(store), more + "{\"owner\":\"ada\",\"id\":10000,\"name\":\"new\"}\n");
     let twice = "{\"owner\":\"bob\",\"id\":1,\"name\":\"a\"}\n".repeat(2);
-    let reported = error_of(site, &[], twice.as_bytes());
+    let reported = error_of(store, &[], twice.as_bytes());
     assert!(reported.contains("line 2: bob has a plant 1 already: all lines up to 1 are stored"), "{reported}");
-}
+});
 
 // Lines after the first conflict are in the same batch, and some of them belong to a new user.
-#[rstest]
-fn nothing_after_a_conflict_is_stored(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(nothing_after_a_conflict_is_stored, |store: &Store| {
     let text = lines(&["ada", "bob"], 2_000);
     let all: Vec<&str> = text.split_inclusive('\n').collect();
-    import(site, &[], all[1_234]);
-    let reported = error_of(site, &[], text.as_bytes());
+    import(store, &[], all[1_234]);
+    let reported = error_of(store, &[], text.as_bytes());
     assert!(
         reported.contains("line 1235: ada has a plant 1234 already: all lines up to 1234 are stored, and none after"),
         "{reported}"
     );
-    assert_eq!(export(site), all[..=1_234].concat());
-    assert_eq!(site.texts("SELECT name FROM users"), ["ada"]);
-}
+    assert_eq!(export(store), all[..=1_234].concat());
+    assert_eq!(store.texts("SELECT name FROM users"), ["ada"]);
+});
 
-#[rstest]
-fn a_check_stores_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::empty(engine);
-    let output = feed(site.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
+engine_test!(a_check_stores_nothing, |engine: &Engine| {
+    let store = &Store::empty(*engine);
+    let output = feed(store.command(&["import", "--check"]), lines(&["ada"], 5_000).as_bytes());
     assert_eq!(
         (output.status.code(), stderr(&output).as_str()),
         (Some(0), "5,000 plants, no invalid lines; nothing was stored\n")
     );
-    let reported = error_of(site, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
+    let reported = error_of(store, &["--check"], (lines(&["ada"], 10) + "{}\n" + &lines(&["bob"], 10)).as_bytes());
     assert_eq!(
         reported,
         "line 11: `owner` is required; `id` is required; `name` is required\nerror: 1 invalid line; nothing was stored\n"
     );
-    let users = site.run(&["user", "list"]);
+    let users = store.run(&["user", "list"]);
     assert!(stderr(&users).contains("there is no store"), "no store is created: {}", stderr(&users));
-}
+});
 
 // Committed batches stay. The next run imports the rest and skips what is stored.
-#[rstest]
-fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(killed_imports_are_completed_by_another, |store: &Store| {
     let text = lines(&["ada", "bob", "cyd"], 10_000);
-    site.token("ada", &[]);
+    store.token("ada", &[]);
     let mut before = 0;
     for kill in 1..=3 {
-        let mut child = site
+        let mut child = store
             .command(&["import", "--on-conflict", "skip"])
             .stdin(Stdio::piped())
             .stderr(Stdio::null())
@@ -343,26 +316,24 @@ fn killed_imports_are_completed_by_another(#[values(Engine::Sqlite, Engine::Post
         let mut stdin = child.stdin.take().unwrap();
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| stdin.write_all(&text.as_bytes()[..part]));
-            before = wait_for("another commit", || Some(stored(site)).filter(|stored| *stored > before));
+            before = wait_for("another commit", || Some(stored(store)).filter(|stored| *stored > before));
             child.kill().unwrap();
             // The pipe may break while it is written to.
             let _ = writing.join().unwrap();
         });
         assert!(!child.wait().unwrap().success());
     }
-    let left = stored(site);
+    let left = stored(store);
     assert!((before..30_000).contains(&left), "{left} of 30000");
-    let reported = import(site, &["--on-conflict", "skip"], &text);
+    let reported = import(store, &["--on-conflict", "skip"], &text);
     assert!(reported.replace(',', "").contains(&format!("skipped {left} that exist already")), "{reported}");
-    assert_eq!(export(site), text);
-}
+    assert_eq!(export(store), text);
+});
 
 // Clients continue to write through the server, and its cached lists are updated.
-#[rstest]
-fn server_keeps_serving_during_an_import(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--log-level", "warn"]);
-    let [ada, bob] = ["ada", "bob"].map(|user| server.client(&site.token(user, &[])));
+engine_test!(server_keeps_serving_during_an_import, |store: &Store| {
+    let server = store.serve(&["--log-level", "warn"]);
+    let [ada, bob] = ["ada", "bob"].map(|user| server.client(&store.token(user, &[])));
     ada.plant(-1, "first");
     let before = ada.get("/plants?include=id");
     assert_eq!(ada.get("/plants?include=id").body, before.body);
@@ -386,7 +357,7 @@ fn server_keeps_serving_during_an_import(#[values(Engine::Sqlite, Engine::Postgr
             }
             id
         });
-        import(site, &[], &lines(&["ada"], 30_000));
+        import(store, &[], &lines(&["ada"], 30_000));
         let after = ada.get("/plants?include=id");
         assert_eq!(after.ids(), (-1..30_000).collect::<Vec<_>>(), "the list after the import is complete");
         assert_ne!(after.header("etag"), before.header("etag"));
@@ -398,26 +369,26 @@ fn server_keeps_serving_during_an_import(#[values(Engine::Sqlite, Engine::Postgr
     // PostgreSQL may end a session that a busy machine has stopped for seconds.
     let log = server.log();
     assert!(log.lines().all(|line| line.contains("database connection lost")), "{log}");
-}
+});
 
 /// After a conflict, a second transaction stores the lines before it. If another client creates one of their plants
 /// meanwhile, that is a conflict, too, and no line after it is stored.
 #[rstest]
 #[case::requires_postgres()]
 fn nothing_after_a_concurrent_conflict_is_stored() {
-    let site = Site::new(Engine::Postgres);
+    let store = Store::new(Engine::Postgres);
     let text = lines(&["ada"], 10);
     let all: Vec<&str> = text.split_inclusive('\n').collect();
-    import(&site, &[], all[7]);
+    import(&store, &[], all[7]);
     let proxy = TcpProxy::start(Cluster::shared().address());
     proxy.freeze_at(b"ROLLBACK");
     proxy.freeze_at(b"BEGIN ISOLATION LEVEL READ COMMITTED");
-    let slow = site.through(&proxy);
+    let slow = store.through(&proxy);
     std::thread::scope(|scope| {
         let importing = scope.spawn(|| error_of(&slow, &[], text.as_bytes()));
         wait_for("the first attempt to end", || proxy.is_frozen().then(|| proxy.heal()));
         wait_for("the second attempt to begin", || proxy.is_frozen().then_some(()));
-        import(&site, &[], all[3]);
+        import(&store, &[], all[3]);
         proxy.heal();
         let reported = importing.join().unwrap();
         assert!(
@@ -425,36 +396,36 @@ fn nothing_after_a_concurrent_conflict_is_stored() {
             "{reported}"
         );
     });
-    assert_eq!(export(&site), [&all[..=3], &all[7..8]].concat().concat());
+    assert_eq!(export(&store), [&all[..=3], &all[7..8]].concat().concat());
 }
 
 /// The memory for a line is bounded by the largest valid line.
 #[test]
 fn endless_line_is_rejected_in_bounded_memory() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let script = "ulimit -v 400000; head -c 600000000 /dev/zero | tr '\\0' x | \"$@\" import --check";
-    let output = site.command_through(&["sh", "-c", script, "sh"], &[]).output().unwrap();
+    let output = store.command_through(&["sh", "-c", script, "sh"], &[]).output().unwrap();
     assert_eq!(stderr(&output), "line 1: it is longer than 32768 bytes\nerror: 1 invalid line; nothing was stored\n");
 }
 
 /// After an import without a server, SQLite leaves no WAL files.
 #[test]
 fn an_import_leaves_one_file() {
-    let site = Site::new(Engine::Sqlite);
-    import(&site, &[], &lines(&["ada"], 20_000));
-    let files: Vec<_> = std::fs::read_dir(site.directory()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    let store = Store::new(Engine::Sqlite);
+    import(&store, &[], &lines(&["ada"], 20_000));
+    let files: Vec<_> = std::fs::read_dir(store.directory()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files, ["plants.db"]);
 }
 
 /// Another process holds the write lock, so that the commit waits after the first signal.
 #[test]
 fn a_second_signal_ends_an_import_during_its_commit() {
-    let site = &Site::new(Engine::Sqlite);
-    import(site, &[], &lines(&["ada"], 3));
-    let held = site.hold_writes();
+    let store = &Store::new(Engine::Sqlite);
+    import(store, &[], &lines(&["ada"], 3));
+    let held = store.hold_writes();
     // If the first signal arrives before the commit, it ends the import; then the test tries again.
     let stderr = wait_for("an import that waits for its commit", || {
-        let mut child = site.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = store.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(lines(&["bob"], 3).as_bytes()).unwrap();
         wait_for("the thread that waits for signals", || has_thread(child.id(), "signals").then_some(()));
         wait_for("the import to end", || {

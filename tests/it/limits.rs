@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use rstest::rstest;
-
 use crate::support::{
-    Client, Connection, Engine, JSON, Server, Site, Stopwatch, TIMEOUT, assert_snapshot, retry_while_unavailable,
-    wait_for,
+    Client, Connection, Garden, JSON, Server, Stopwatch, Store, TIMEOUT, assert_snapshot, engine_test,
+    retry_while_unavailable, wait_for,
 };
+
+/// Options of a server that processes one request at a time and rejects others.
+const ONE_SLOT: [&str; 4] = ["--max-in-flight", "1", "--max-waiting", "0"];
 
 /// Opens a connection from a loopback address.
 fn connect_from(client: Ipv4Addr, server: SocketAddr) -> TcpStream {
@@ -37,10 +38,8 @@ fn ask(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&response[..length]).into_owned()
 }
 
-#[rstest]
-fn incomplete_head_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
+engine_test!(incomplete_head_times_out, |store: &Store| {
+    let server = store.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /plants HTTP/1.1\r\nHost: x\r\n");
     let response = connection.read_response(false);
@@ -57,12 +56,10 @@ fn incomplete_head_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     {"error":40800,"message":"the request took too long to arrive: send it again"}
     "#);
     assert!(connection.is_closed_by_server());
-}
+});
 
-#[rstest]
-fn head_that_arrives_byte_by_byte_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
+engine_test!(head_that_arrives_byte_by_byte_times_out, |store: &Store| {
+    let server = store.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /plants HTTP/1.1\r\n");
     let stream = connection.stream().try_clone().expect("the stream");
@@ -73,38 +70,30 @@ fn head_that_arrives_byte_by_byte_times_out(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(connection.read_response(false).error(), 40800);
     drop(connection);
     dripping.join().expect("the server has disconnected");
-}
+});
 
-#[rstest]
-fn incomplete_second_head_times_out(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
+engine_test!(incomplete_second_head_times_out, |store: &Store| {
+    let server = store.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(connection.read_response(false).status, 200);
     connection.send("GET /livez HTTP/1.1\r\nHo");
     assert_eq!(connection.read_response(false).error(), 40800);
     assert!(connection.is_closed_by_server());
-}
+});
 
-#[rstest]
-fn silent_connection_is_closed_without_a_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
+engine_test!(silent_connection_is_closed_without_a_response, |store: &Store| {
+    let server = store.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     assert!(connection.is_closed_by_server());
-    let server = site.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
+    let server = store.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
     let mut connection = Connection::open(server.address());
     connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(connection.read_response(false).status, 200);
     assert!(connection.is_closed_by_server());
-}
+});
 
-#[rstest]
-fn missing_body_is_rejected_with_408(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--request-timeout", "300ms"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(missing_body_is_rejected_with_408, &["--request-timeout", "300ms"], |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
     connection.send(r#"{"id":1,"#);
@@ -117,40 +106,30 @@ fn missing_body_is_rejected_with_408(#[values(Engine::Sqlite, Engine::Postgres)]
     chunked.send("5\r\n{\"id\"");
     assert_eq!(chunked.read_response(false).error(), 40800);
     assert_eq!(ada.ids(), [0_i64; 0]);
-}
+});
 
-#[rstest]
-fn slow_bodies_hold_no_slot(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(slow_bodies_hold_no_slot, &ONE_SLOT, |Garden { ada, .. }: &Garden| {
     let mut slow: Vec<Connection> = (0..20).map(|_| ada.connect()).collect();
     for connection in &mut slow {
         connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
     }
     ada.plant(1, "served meanwhile");
     assert_eq!(ada.ids(), [1]);
-}
+});
 
-#[rstest]
-fn client_that_reads_nothing_is_disconnected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--write-timeout", "300ms"]);
-    let ada = server.client(&site.token("ada", &[]));
-    site.insert_plants(12_000, &"x".repeat(990));
+engine_test!(client_that_reads_nothing_is_disconnected, |store: &Store| {
+    let server = store.serve(&["--write-timeout", "300ms"]);
+    let ada = server.client(&store.token("ada", &[]));
+    store.insert_plants(12_000, &"x".repeat(990));
     let mut unread = ada.connect();
     unread.send(ada.bytes("GET", "/plants", &[], None));
     wait_for("the aborted request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
     let mut received = Vec::new();
     let _ = unread.stream().read_to_end(&mut received);
     assert!(!received.ends_with(b"0\r\n\r\n"), "the list is complete");
-}
+});
 
-#[rstest]
-fn pipelined_requests_get_responses_in_order(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(pipelined_requests_get_responses_in_order, |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     let mut bytes = Vec::new();
     for id in 0..200 {
@@ -165,24 +144,18 @@ fn pipelined_requests_get_responses_in_order(#[values(Engine::Sqlite, Engine::Po
         assert_eq!(connection.read_response(false).status, if id == 0 { 404 } else { 204 });
     }
     assert_eq!(connection.read_response(false).ids(), [199]);
-}
+});
 
-#[rstest]
-fn client_that_half_closes_gets_its_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(client_that_half_closes_gets_its_response, |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"a"}"#)));
     connection.stream().shutdown(std::net::Shutdown::Write).expect("half closed");
     assert_eq!(connection.read_response(false).status, 200);
     assert!(connection.is_closed_by_server());
-}
+});
 
-#[rstest]
-fn connections_beyond_the_limit_are_rejected_with_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--max-connections", "3"]);
+engine_test!(connections_beyond_the_limit_are_rejected_with_503, |store: &Store| {
+    let server = store.serve(&["--max-connections", "3"]);
     let ask = |connection: &mut Connection| {
         connection.try_send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")?;
         connection.try_read_response(false)
@@ -201,14 +174,11 @@ fn connections_beyond_the_limit_are_rejected_with_503(#[values(Engine::Sqlite, E
     wait_for("a free connection slot", || {
         ask(&mut Connection::open(server.address())).is_ok_and(|response| response.status == 200).then_some(())
     });
-}
+});
 
-#[rstest]
-fn connections_of_one_address_beyond_its_limit_are_rejected(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--max-connections", "4", "--max-connections-per-address", "2", "--metrics-listen", "0"]);
+engine_test!(connections_of_one_address_beyond_its_limit_are_rejected, |store: &Store| {
+    let server =
+        store.serve(&["--max-connections", "4", "--max-connections-per-address", "2", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let (first, second) = (Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2));
     let mut open: Vec<TcpStream> = (0..2).map(|_| connect_from(first, server.address())).collect();
@@ -226,25 +196,17 @@ fn connections_of_one_address_beyond_its_limit_are_rejected(
     wait_for("a free connection slot", || {
         ask(&mut connect_from(first, server.address())).contains(" 200 OK").then_some(())
     });
-}
+});
 
 // The queue of a blocked writer is bounded. Further writes are rejected with `Retry-After`; no accepted write is lost.
-#[rstest]
-fn full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--write-queue", "2"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(full_write_queue_is_a_503, &["--write-queue", "2"], |Garden { store, server, ada }: &Garden| {
     // Stores the last use of the token now, so that it takes no place in the queue later.
     ada.plant(0, "first");
-    site.wait_for_stored_token_use();
-    let held = site.hold_writes();
+    store.wait_for_stored_token_use();
+    let held = store.hold_writes();
     let responses: Vec<_> = thread::scope(|scope| {
-        let writers: Vec<_> = (1..=20)
-            .map(|id| {
-                let ada = &ada;
-                scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))
-            })
-            .collect();
+        let writers: Vec<_> =
+            (1..=20).map(|id| scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))).collect();
         // At most two writes are with each of two writers and two wait: the others are rejected immediately.
         wait_for("rejected writes", || {
             (writers.iter().filter(|writer| writer.is_finished()).count() >= 14).then_some(())
@@ -266,17 +228,13 @@ fn full_write_queue_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine:
     assert!(stored.len() > 2, "the queued writes were executed: {stored:?}");
     stored.sort_unstable();
     assert_eq!(ada.ids(), stored);
-}
+});
 
 // The server rejects after the head, so that the client need not send the body.
-#[rstest]
-fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&SMALL_QUEUE);
-    let ada = server.client(&site.token("ada", &[]));
-    let full = FullWriteQueue::new(site, &server, &ada);
+engine_test!(a_create_without_write_capacity_is_rejected_before_its_body_is_read, |store: &Store| {
+    let server = store.serve(&SMALL_QUEUE);
+    let ada = server.client(&store.token("ada", &[]));
+    let full = FullWriteQueue::new(store, &server, &ada);
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
     let response = connection.read_response(false);
@@ -286,20 +244,16 @@ fn a_create_without_write_capacity_is_rejected_before_its_body_is_read(
     assert_eq!(ada.get("/plants").status, 200, "lists are served");
     full.release();
     wait_for("write capacity", || (ada.post(r#"{"id":99,"name":"n"}"#).status == 200).then_some(()));
-}
+});
 
 // A hundred rejections of a user are sent at once and ten more every second, on whatever connection; the others 4 s later.
-#[rstest]
-fn repeated_rejections_of_one_user_are_delayed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&SMALL_QUEUE);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(repeated_rejections_of_one_user_are_delayed, &SMALL_QUEUE, |Garden { store, server, ada }: &Garden| {
     assert_eq!(ada.ids(), [0_i64; 0]);
-    site.wait_for_stored_token_use();
+    store.wait_for_stored_token_use();
     // The use of one token at a time: the queue has one place, and a use that finds it taken is not stored.
-    let bob = server.client(&site.token("bob", &[]));
+    let bob = server.client(&store.token("bob", &[]));
     assert_eq!(bob.ids(), [0_i64; 0]);
-    let full = FullWriteQueue::new(site, &server, &ada);
+    let full = FullWriteQueue::new(store, server, ada);
     let plant = br#"{"id":98,"name":"n"}"#;
     let start = std::time::Instant::now();
     let mut flood: Vec<_> = (0..300).map(|_| ada.connect()).collect();
@@ -319,19 +273,14 @@ fn repeated_rejections_of_one_user_are_delayed(#[values(Engine::Sqlite, Engine::
     }
     assert!(start.elapsed().as_secs() >= 4, "{:?}", start.elapsed());
     full.release();
-}
+});
 
 // A writer that another process blocks for too long fails all waiting writes, without effect.
-#[rstest]
-fn a_store_that_stays_locked_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--store-timeout", "20s"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(a_store_that_stays_locked_is_a_503, &["--store-timeout", "20s"], |Garden { store, ada, .. }: &Garden| {
     ada.plant(1, "first");
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     thread::scope(|scope| {
         for id in 2..=12 {
-            let ada = &ada;
             scope.spawn(move || {
                 let response = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
                 assert_eq!(response.error(), 50300, "{}", response.text());
@@ -343,18 +292,14 @@ fn a_store_that_stays_locked_is_a_503(#[values(Engine::Sqlite, Engine::Postgres)
     drop(held);
     assert_eq!(ada.ids(), [1], "the rejected writes had no effect");
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).status, 200, "the server recovers by itself");
-}
+});
 
 // The timeout also applies to writes that arrive while the writer already waits for the lock.
-#[rstest]
-fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--store-timeout", "2s"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(write_lock_of_another_program_is_a_503_within_the_store_timeout, |store: &Store| {
+    let server = store.serve(&["--store-timeout", "2s"]);
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(retry_while_unavailable(|| ada.post(r#"{"id":1,"name":"first"}"#)).status, 200);
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     let rejected = |id: i64| {
         let start = Stopwatch::start();
         assert_eq!(ada.post(format!(r#"{{"id":{id},"name":"n"}}"#)).error(), 50300);
@@ -373,16 +318,14 @@ fn write_lock_of_another_program_is_a_503_within_the_store_timeout(
     let list = wait_for("a list", || Some(ada.get("/plants?include=id")).filter(|list| list.status == 200));
     assert_eq!(list.ids(), [1], "the rejected writes had no effect");
     wait_for("a write", || (ada.post(r#"{"id":2,"name":"n"}"#).status == 200).then_some(()));
-}
+});
 
 // The grace period also ends while another process locks the store.
-#[rstest]
-fn locked_store_does_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--shutdown-grace", "500ms"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(locked_store_does_not_delay_shutdown, |store: &Store| {
+    let server = store.serve(&["--shutdown-grace", "500ms"]);
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "first");
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     let mut waiting = ada.connect();
     waiting.send(ada.bytes("POST", "/plants", &[JSON], Some(br#"{"id":2,"name":"n"}"#)));
     server.signal("TERM");
@@ -390,8 +333,8 @@ fn locked_store_does_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgre
     assert_eq!(server.wait().code(), Some(0));
     assert!(start.elapsed().as_secs() < 30, "the shutdown does not wait for the store timeout");
     drop(held);
-    assert_eq!(site.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
-}
+    assert_eq!(store.serve(&[]).client(ada.token.as_deref().expect("a token")).ids(), [1]);
+});
 
 /// Options of a server whose write queue is full with one write.
 const SMALL_QUEUE: [&str; 4] = ["--write-queue", "1", "--metrics-listen", "0"];
@@ -404,13 +347,13 @@ struct FullWriteQueue {
 }
 
 impl FullWriteQueue {
-    fn new(site: &Site, server: &Server, ada: &Client) -> Self {
+    fn new(store: &Store, server: &Server, ada: &Client) -> Self {
         let metrics = server.metrics();
         // Storing the last use of the token takes the only place in the queue for a moment.
         assert_eq!(ada.ids(), [0_i64; 0]);
-        site.wait_for_stored_token_use();
+        store.wait_for_stored_token_use();
         metrics.wait_for("plantstore_http_requests_in_flight", &[], 0);
-        let held = site.hold_writes();
+        let held = store.hold_writes();
         let create = |id: i64| {
             let mut connection = ada.connect();
             let body = format!(r#"{{"id":{id},"name":"n"}}"#);

@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rstest::rstest;
 use serde_json::json;
 
 use crate::support::transfer::import;
-use crate::support::{Client, Connection, Engine, Response, Server, Site, StopOnDrop, assert_snapshot, wait_for};
+use crate::support::{
+    Client, Connection, Garden, Response, Server, StopOnDrop, Store, assert_snapshot, engine_test, wait_for,
+};
 
 /// Follows the `next` links to the last page.
 fn pages(client: &Client, first: &str) -> Vec<Response> {
@@ -24,17 +25,13 @@ fn ids(pages: &[Response]) -> Vec<i64> {
 }
 
 /// Imports plants with names of `length` characters.
-fn fill(site: &Site, owner: &str, ids: impl Iterator<Item = i64>, length: usize) {
+fn fill(store: &Store, owner: &str, ids: impl Iterator<Item = i64>, length: usize) {
     let name = "x".repeat(length);
     let lines = ids.map(|id| json!({ "owner": owner, "id": id, "name": name }).to_string() + "\n");
-    import(site, &[], &lines.collect::<String>());
+    import(store, &[], &lines.collect::<String>());
 }
 
-#[rstest]
-fn plants_are_listed_in_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(plants_are_listed_in_order_of_ids, |Garden { ada, .. }: &Garden| {
     assert_snapshot!(ada.get("/plants").wire(), @r"
     200 OK
     content-type: application/json
@@ -66,13 +63,9 @@ fn plants_are_listed_in_order_of_ids(#[values(Engine::Sqlite, Engine::Postgres)]
 
     [{"name":"n-9223372036854775808"},{"name":"n-1"}]
     "#);
-}
+});
 
-#[rstest]
-fn ids_are_shown_on_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(ids_are_shown_on_request, |Garden { ada, .. }: &Garden| {
     ada.post(r#"{"id": 1, "name": "Rose", "tag": "t"}"#);
     ada.plant(2, "Fern");
     assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose","tag":"t"},{"name":"Fern"}]"#);
@@ -84,13 +77,9 @@ fn ids_are_shown_on_request(#[values(Engine::Sqlite, Engine::Postgres)] engine: 
     for wrong in ["include=", "include=tag", "include=ID", "include=id,id", "include=id&include=id", "include=id%20"] {
         assert_eq!(ada.get(&format!("/plants?{wrong}")).error(), 40007, "{wrong}");
     }
-}
+});
 
-#[rstest]
-fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(a_limit_is_an_int32_from_zero, |Garden { ada, .. }: &Garden| {
     for id in 1..=3 {
         ada.plant(id, "x");
     }
@@ -127,13 +116,9 @@ fn a_limit_is_an_int32_from_zero(#[values(Engine::Sqlite, Engine::Postgres)] eng
     for ignored in ["?", "?&&", "?Limit=x", "?limits=x", "?x=%ff", "?after_=1", "?access_token=x", "?%"] {
         assert_eq!(ada.get(&format!("/plants{ignored}")).json().as_array().map(Vec::len), Some(3), "{ignored}");
     }
-}
+});
 
-#[rstest]
-fn head_returns_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(head_returns_the_same_headers, |Garden { ada, .. }: &Garden| {
     for id in 1..=3 {
         ada.plant(id, "x");
     }
@@ -146,30 +131,22 @@ fn head_returns_the_same_headers(#[values(Engine::Sqlite, Engine::Postgres)] eng
         }
         assert_eq!(head, get, "{path}");
     }
-}
+});
 
-#[rstest]
-fn following_next_lists_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(following_next_lists_every_plant_once, |Garden { store, ada, .. }: &Garden| {
     let all: Vec<i64> = (-20..=20).map(|id| id * 1_000_003).collect();
-    fill(site, "ada", all.iter().copied(), 3);
+    fill(store, "ada", all.iter().copied(), 3);
     for limit in [1, 2, 7, 40, 41, 42, 1_000] {
-        let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+        let pages = pages(ada, &format!("/plants?include=id&limit={limit}"));
         assert_eq!(ids(&pages), all, "limit {limit}");
         assert_eq!(pages.len(), all.len().div_ceil(limit), "no empty last page for limit {limit}");
     }
-}
+});
 
-#[rstest]
-fn cursor_outlives_its_plant_and_reveals_no_other_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    let bob = server.client(&site.token("bob", &[]));
-    fill(site, "ada", 1..=6, 3);
-    fill(site, "bob", 3..=4, 3);
+engine_test!(cursor_outlives_its_plant_and_reveals_no_other_user, |Garden { store, server, ada }: &Garden| {
+    let bob = server.client(&store.token("bob", &[]));
+    fill(store, "ada", 1..=6, 3);
+    fill(store, "bob", 3..=4, 3);
     let next = ada.get("/plants?limit=3&include=id").next().expect("a next page");
     assert_eq!(ada.delete(3).status, 204);
     assert_eq!(ada.delete(4).status, 204);
@@ -184,29 +161,21 @@ fn cursor_outlives_its_plant_and_reveals_no_other_user(#[values(Engine::Sqlite, 
         [4, 5, 6],
         "without a limit, all the rest"
     );
-}
+});
 
-#[rstest]
-fn the_largest_id_ends_the_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(the_largest_id_ends_the_list, |Garden { ada, .. }: &Garden| {
     ada.plant(i64::MAX, "last");
     ada.plant(i64::MIN, "first");
-    let pages = pages(&ada, "/plants?include=id&limit=1");
+    let pages = pages(ada, "/plants?include=id&limit=1");
     assert_eq!(ids(&pages), [i64::MIN, i64::MAX]);
     ada.plant(0, "middle");
     let last = ada.get("/plants?limit=2").next().expect("a next page");
     assert_eq!(ada.delete(i64::MAX).status, 204);
     assert_eq!(ada.get(&last).text(), "[]");
-}
+});
 
-#[rstest]
-fn malformed_cursor_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    fill(site, "ada", 1..=2, 3);
+engine_test!(malformed_cursor_is_rejected_with_400, |Garden { store, ada, .. }: &Garden| {
+    fill(store, "ada", 1..=2, 3);
     let next = ada.get("/plants?limit=1").next().expect("a next page");
     let cursor = next.split("after=").nth(1).expect("a cursor");
     let changed = cursor.replace('1', "2");
@@ -227,14 +196,10 @@ fn malformed_cursor_is_rejected_with_400(#[values(Engine::Sqlite, Engine::Postgr
         assert_eq!(ada.get(&format!("/plants?limit=1&after={wrong}")).error(), 40006, "{wrong}");
     }
     assert_snapshot!(ada.get("/plants?after=nonsense").text(), @r#"{"error":40006,"message":"`after` is not a cursor of this service: take it unchanged from the `Link` header of a list"}"#);
-}
+});
 
-#[rstest]
-fn a_long_list_is_streamed_completely(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
-    fill(site, "ada", 1..=2_000, 100);
+engine_test!(a_long_list_is_streamed_completely, |Garden { store, ada, .. }: &Garden| {
+    fill(store, "ada", 1..=2_000, 100);
     // The server must not mistake the last bytes of the stream for an error response of the HTTP library.
     ada.plant(2_001, "HTTP/1.1 400 Bad Request");
     let response = ada.get("/plants?include=id");
@@ -244,16 +209,14 @@ fn a_long_list_is_streamed_completely(#[values(Engine::Sqlite, Engine::Postgres)
     let head = ada.call("HEAD", "/plants", &[], None);
     assert_eq!(head.status, 200);
     assert_eq!(head.body, b"");
-}
+});
 
-#[rstest]
-fn long_lists_and_pages_hold_only_the_callers_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(long_lists_and_pages_hold_only_the_callers_plants, |store: &Store| {
+    let server = store.serve(&[]);
     let names = ["ada", "bob"];
-    let users = names.map(|user| server.client(&site.token(user, &[])));
+    let users = names.map(|user| server.client(&store.token(user, &[])));
     for (offset, name) in (0..).zip(names) {
-        fill(site, name, (0..1_500).map(|number| number * 2 + offset), 100);
+        fill(store, name, (0..1_500).map(|number| number * 2 + offset), 100);
     }
     for (offset, user) in (0..).zip(&users) {
         let own: Vec<i64> = (0..1_500).map(|number| number * 2 + offset).collect();
@@ -262,30 +225,22 @@ fn long_lists_and_pages_hold_only_the_callers_plants(#[values(Engine::Sqlite, En
         assert_eq!(page.ids(), own[..1_400]);
         assert_eq!(user.get(&page.next().expect("a next page")).ids(), own[1_400..]);
     }
-}
+});
 
-#[rstest]
-fn pages_larger_than_one_read_of_the_store_are_exact(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(pages_larger_than_one_read_of_the_store_are_exact, |Garden { store, ada, .. }: &Garden| {
     let all: Vec<i64> = (1..=3_000).map(|id| id * 3).collect();
-    fill(site, "ada", all.iter().copied(), 200);
+    fill(store, "ada", all.iter().copied(), 200);
     for limit in [1_000, 1_500, 2_999, 3_000, 3_001] {
-        let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+        let pages = pages(ada, &format!("/plants?include=id&limit={limit}"));
         assert_eq!(ids(&pages), all, "limit {limit}");
         assert_eq!(pages.len(), all.len().div_ceil(limit));
         assert!(pages.iter().all(|page| page.ids().len() <= limit));
     }
-}
+});
 
-#[rstest]
-fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(pages_are_exact_while_plants_are_created_and_deleted, |Garden { store, ada, .. }: &Garden| {
     let steady: Vec<i64> = (1..=1_500).map(|id| id * 10).collect();
-    fill(site, "ada", steady.iter().copied(), 200);
+    fill(store, "ada", steady.iter().copied(), 200);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
@@ -300,7 +255,7 @@ fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite,
         });
         for limit in [100, 700, 1_499, 1_500] {
             for _ in 0..5 {
-                let pages = pages(&ada, &format!("/plants?include=id&limit={limit}"));
+                let pages = pages(ada, &format!("/plants?include=id&limit={limit}"));
                 assert!(pages.iter().all(|page| page.ids().len() <= limit), "at most the limit");
                 let seen = ids(&pages);
                 assert!(seen.is_sorted_by(|one, other| one < other), "each plant is listed once, in order");
@@ -309,13 +264,13 @@ fn pages_are_exact_while_plants_are_created_and_deleted(#[values(Engine::Sqlite,
             }
         }
     });
-}
+});
 
 /// Starts a server and a list that is longer than the buffers between server and client. Reads its first byte.
-fn a_list_that_is_being_sent(site: &Site, arguments: &[&str]) -> (Server, Client, Connection) {
-    let server = site.serve(arguments);
-    let ada = server.client(&site.token("ada", &[]));
-    fill(site, "ada", 1..=20_000, 1_000);
+fn a_list_that_is_being_sent(store: &Store, arguments: &[&str]) -> (Server, Client, Connection) {
+    let server = store.serve(arguments);
+    let ada = server.client(&store.token("ada", &[]));
+    fill(store, "ada", 1..=20_000, 1_000);
     let mut connection = ada.connect();
     connection.send(ada.bytes("GET", "/plants", &[], None));
     connection.stream().read_exact(&mut [0; 1]).expect("the first byte");
@@ -330,10 +285,8 @@ fn assert_cut(connection: &Connection) {
 }
 
 // The write timeout applies to a client that reads nothing. A client that reads slowly gets the whole list.
-#[rstest]
-fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let (_server, _ada, mut connection) = a_list_that_is_being_sent(site, &["--write-timeout", "4s"]);
+engine_test!(a_slow_reader_gets_the_whole_list, |store: &Store| {
+    let (_server, _ada, mut connection) = a_list_that_is_being_sent(store, &["--write-timeout", "4s"]);
     let mut buffer = vec![0; 64 * 1024];
     let mut last = Vec::new();
     while !last.ends_with(b"0\r\n\r\n") {
@@ -344,25 +297,21 @@ fn a_slow_reader_gets_the_whole_list(#[values(Engine::Sqlite, Engine::Postgres)]
         #[expect(clippy::disallowed_methods, reason = "this is what makes the reader slow")]
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-}
+});
 
 // A user is deleted while a list of their plants is sent: the incomplete list must not look complete.
-#[rstest]
-fn list_whose_user_is_deleted_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(list_whose_user_is_deleted_is_cut_off, |store: &Store| {
     // The list must not be cut off for another reason.
-    let (server, _ada, connection) = a_list_that_is_being_sent(site, &["--write-timeout", "10m"]);
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    let (server, _ada, connection) = a_list_that_is_being_sent(store, &["--write-timeout", "10m"]);
+    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
     assert_cut(&connection);
     wait_for("the reason in the log", || server.log().contains("a user was deleted").then_some(()));
-}
+});
 
 // The table is renamed while a list is sent: the client must notice that the list is incomplete.
-#[rstest]
-fn list_that_cannot_be_finished_is_cut_off(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let (server, ada, connection) = a_list_that_is_being_sent(site, &[]);
-    site.execute("ALTER TABLE plants RENAME TO gone");
+engine_test!(list_that_cannot_be_finished_is_cut_off, |store: &Store| {
+    let (server, ada, connection) = a_list_that_is_being_sent(store, &[]);
+    store.execute("ALTER TABLE plants RENAME TO gone");
     assert_cut(&connection);
     assert_eq!(ada.get("/plants").error(), 50000, "a new list is an error");
     assert!(!ada.get("/plants").text().contains("plants\""), "the reason is only in the log");
@@ -370,4 +319,4 @@ fn list_that_cannot_be_finished_is_cut_off(#[values(Engine::Sqlite, Engine::Post
         ["no such table", "does not exist"].iter().any(|words| server.log().contains(words)).then_some(())
     });
     wait_for("the aborted list in the log", || server.log().contains("list response aborted").then_some(()));
-}
+});

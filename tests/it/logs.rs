@@ -1,16 +1,13 @@
 //! The log: one line for each request, and no secrets.
 
-use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Connection, Engine, Server, Site, wait_for};
+use crate::support::{Connection, Server, Store, engine_test, wait_for};
 
 // No process reads the log, and its pipe is full: the server continues, also after errors, and stops on a signal.
-#[rstest]
-fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
-    let server = Server::start_unread(site.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
+engine_test!(log_that_is_not_read_does_not_block_the_service, |store: &Store| {
+    let token = store.token("ada", &[]);
+    let server = Server::start_unread(store.command(&["serve", "--listen", "127.0.0.1:0", "--log-level", "trace"]));
     let ada = server.client(&token);
     let mut connection = ada.connect();
     // The log is several times larger than the buffer of the pipe.
@@ -18,23 +15,21 @@ fn log_that_is_not_read_does_not_block_the_service(#[values(Engine::Sqlite, Engi
         connection.send(ada.bytes("GET", "/plants", &[], None));
         assert_eq!(connection.read_response(false).status, 200);
     }
-    site.execute("ALTER TABLE plants RENAME TO gone");
+    store.execute("ALTER TABLE plants RENAME TO gone");
     for limit in 1..=20 {
         // None of these lists is in the cache.
         assert_eq!(ada.get(&format!("/plants?limit={limit}")).error(), 50000);
         assert_eq!(ada.post(r#"{"id":1,"name":"n"}"#).error(), 50000);
     }
-    site.execute("ALTER TABLE gone RENAME TO plants");
+    store.execute("ALTER TABLE gone RENAME TO plants");
     ada.plant(1, "Rose");
     assert_eq!(ada.ids(), [1]);
     assert_eq!(server.stop().code(), Some(0));
-}
+});
 
-#[rstest]
-fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--log-level", "debug", "--metrics-listen", "0"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(every_request_is_one_line, |store: &Store| {
+    let server = store.serve(&["--log-level", "debug", "--metrics-listen", "0"]);
+    let ada = server.client(&store.token("ada", &[]));
     let scraped = server.metrics();
     // Successful probes, scrapes and files of the console are details; their errors are not.
     let cases = [
@@ -73,13 +68,11 @@ fn every_request_is_one_line(#[values(Engine::Sqlite, Engine::Postgres)] engine:
         assert_eq!((&line["user"], &line["token_id"]), (&user, &token), "{line}");
         assert_eq!(server.log().lines().filter(|line| line.contains(&id)).count(), 1);
     }
-}
+});
 
-#[rstest]
-fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--log-level", "trace"]);
-    let token = site.token("ada", &[]);
+engine_test!(secrets_never_reach_the_log_at_any_level, |store: &Store| {
+    let server = store.serve(&["--log-level", "trace"]);
+    let token = store.token("ada", &[]);
     let ada = server.client(&token);
     let secret_body = r#"{"id":1,"name":"a secret name","tag":"a secret tag"}"#;
     let json = ("Content-Type", "application/json");
@@ -105,19 +98,17 @@ fn secrets_never_reach_the_log_at_any_level(#[values(Engine::Sqlite, Engine::Pos
     assert!(log.lines().filter(|line| line.contains(r#""message":"request""#)).count() >= 7, "{log}");
     assert!(!log.contains("pst_") && !log.contains(&token[4..12]), "{log}");
     assert!(!log.contains("secret"), "{log}");
-}
+});
 
-#[rstest]
-fn log_level_and_format_are_options(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let quiet = site.serve(&["--log-level", "warn"]);
+engine_test!(log_level_and_format_are_options, |store: &Store| {
+    let quiet = store.serve(&["--log-level", "warn"]);
     quiet.anonymous().get("/openapi.json");
     quiet.stop();
     assert_eq!(quiet.log(), "");
-    let human = site.serve(&["--log-format", "human"]);
+    let human = store.serve(&["--log-format", "human"]);
     human.anonymous().call("GET", "/openapi.json", &[("X-Request-Id", "seen-by-people")], None);
     human.stop();
     let log = human.log();
     let line = log.lines().find(|line| line.contains("seen-by-people")).expect("the log line of the request");
     assert!(line.contains(" INFO request request_id=\"seen-by-people\"") && line.contains("status=200"), "{line}");
-}
+});

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::support::{Client, Connection, Engine, JSON, Server, Site, Stopwatch, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Stopwatch, Store, wait_for};
 
 /// One second is documented; the rest is for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(20);
@@ -13,22 +13,22 @@ const WORKERS: i64 = 4;
 
 /// A server whose store is in a separate directory, which the test can move.
 struct Fixture {
-    site: Site<'static>,
+    store: Store<'static>,
     server: Server,
     token: String,
 }
 
 impl Fixture {
     fn start() -> Self {
-        let site = Site::new(Engine::Sqlite);
-        fs::create_dir(site.directory().join("data")).unwrap();
-        let token = site.token("ada", &["--store", "sqlite:data/plants.db"]);
-        let server = site.serve(&["--store", "sqlite:data/plants.db"]);
-        Self { site, server, token }
+        let store = Store::new(Engine::Sqlite);
+        fs::create_dir(store.directory().join("data")).unwrap();
+        let token = store.token("ada", &["--store", "sqlite:data/plants.db"]);
+        let server = store.serve(&["--store", "sqlite:data/plants.db"]);
+        Self { store, server, token }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.site.directory().join(name)
+        self.store.directory().join(name)
     }
 
     fn client(&self) -> Client {
@@ -50,7 +50,7 @@ impl Fixture {
     fn back_up(&self) -> PathBuf {
         self.client().plant(-1, "of the backup");
         let backup = self.path("data/backup.db");
-        let made = self.site.run(&["backup", backup.to_str().unwrap(), "--store", "sqlite:data/plants.db"]);
+        let made = self.store.run(&["backup", backup.to_str().unwrap(), "--store", "sqlite:data/plants.db"]);
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         backup
     }
@@ -58,7 +58,7 @@ impl Fixture {
     /// Starts a server on a store file and returns the ids of its plants.
     fn ids_in(&self, store: &str) -> Vec<i64> {
         let store = format!("sqlite:{store}");
-        self.site.serve(&["--store", &store]).client(&self.token).ids()
+        self.store.serve(&["--store", &store]).client(&self.token).ids()
     }
 }
 
@@ -142,7 +142,7 @@ fn deleted_database_file_makes_the_server_unready() {
 /// Restores the backup to another path.
 fn another_store(fixture: &Fixture, backup: &Path, path: &Path) {
     let store = format!("sqlite:{}", path.display());
-    let made = fixture.site.run(&["restore", backup.to_str().unwrap(), "--store", &store]);
+    let made = fixture.store.run(&["restore", backup.to_str().unwrap(), "--store", &store]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
@@ -203,10 +203,10 @@ fn deleted_wal_files_do_not_end_the_server() {
 #[test]
 fn several_processes_on_one_file_do_not_disturb_each_other() {
     let fixture = Fixture::start();
-    let second = fixture.site.serve(&["--store", "sqlite:data/plants.db"]);
+    let second = fixture.store.serve(&["--store", "sqlite:data/plants.db"]);
     fixture.client().plant(1, "first");
     second.client(&fixture.token).plant(2, "second");
-    let backup = fixture.site.run(&["backup", "monday.db", "--store", "sqlite:data/plants.db"]);
+    let backup = fixture.store.run(&["backup", "monday.db", "--store", "sqlite:data/plants.db"]);
     assert!(backup.status.success(), "{}", String::from_utf8_lossy(&backup.stderr));
     for server in [&fixture.server, &second] {
         assert_eq!(server.client(&fixture.token).ids(), [1, 2]);

@@ -11,17 +11,14 @@ use rstest::rstest;
 use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
 use crate::support::{
-    Cluster, Connection, Engine, JSON, Scrape, Server, Site, retry_while_unavailable, runs_on_citus, wait_for,
+    Cluster, Connection, Engine, Garden, JSON, Scrape, Server, Store, engine_test, retry_while_unavailable,
+    runs_on_citus, wait_for,
 };
 
 pub(crate) const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
 
-#[rstest]
-fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&LISTEN);
+engine_test!(counters_match_the_requests, &LISTEN, |Garden { store, server, ada }: &Garden| {
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
     let start = metrics.scrape();
     assert_eq!(start.value("plantstore_http_requests_total", &[]), 0, "{}", start.text);
     for number in ["50000", "50300", "50301", "50700"] {
@@ -89,7 +86,7 @@ fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engin
     is("plantstore_commit_duration_seconds_count", &[], commits);
     is("plantstore_write_batch_size_count", &[], commits);
     assert!(scrape.value("plantstore_http_response_bytes_total", &[]) > 100);
-    let engine = match site.engine {
+    let engine = match store.engine {
         Engine::Sqlite => "sqlite",
         Engine::Postgres => "postgres",
     };
@@ -97,15 +94,11 @@ fn counters_match_the_requests(#[values(Engine::Sqlite, Engine::Postgres)] engin
     is("plantstore_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     assert!(scrape.value("process_resident_memory_bytes", &[]) > 1_000_000);
     assert!(scrape.value("process_open_fds", &[]) > 3);
-}
+});
 
-#[rstest]
-fn requests_over_http2_are_counted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&LISTEN);
+engine_test!(requests_over_http2_are_counted, &LISTEN, |Garden { server, ada, .. }: &Garden| {
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
-    let mut connection = Http2::open(&ada);
+    let mut connection = Http2::open(ada);
     let too_large = [("X-Filler", &*"x".repeat(16_384))];
     let created = connection.call("POST", "/plants", &[JSON], Some(br#"{"id":1,"name":"Rose"}"#));
     let listed = connection.get("/plants");
@@ -147,21 +140,16 @@ fn requests_over_http2_are_counted(#[values(Engine::Sqlite, Engine::Postgres)] e
         [created, listed, rejected].iter().map(|response| response.body.len()).sum(),
     );
     is("plantstore_http_connections_accepted_total", &[], 1);
-}
+});
 
-#[rstest]
-fn writes_that_share_a_commit_are_one_batch(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&LISTEN);
+engine_test!(writes_that_share_a_commit_are_one_batch, &LISTEN, |Garden { store, server, ada }: &Garden| {
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
     ada.plant(0, "first");
-    site.wait_for_stored_token_use();
+    store.wait_for_stored_token_use();
     let before = metrics.scrape();
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     thread::scope(|scope| {
         let write = |id: i64| {
-            let ada = &ada;
             scope.spawn(move || ada.plant(id, "n"));
         };
         write(1);
@@ -185,16 +173,14 @@ fn writes_that_share_a_commit_are_one_batch(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "1.0")]), 1, "{}", after.text);
     assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "4.0")]), 1, "{}", after.text);
     assert_eq!(more("plantstore_write_batch_size_bucket", &[("le", "8.0")]), 2, "{}", after.text);
-}
+});
 
-#[rstest]
-fn rejected_requests_are_counted_by_reason(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(rejected_requests_are_counted_by_reason, |store: &Store| {
     let options =
         ["--rate-limit", "3/h", "--auth-failure-burst", "2", "--auth-failure-rate", "1", "--max-connections", "4"];
-    let server = site.serve(&[&LISTEN[..], &options].concat());
+    let server = store.serve(&[&LISTEN[..], &options].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     let statuses: Vec<u16> = (0..5).map(|_| ada.get("/plants").status).collect();
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
     metrics.wait_for("plantstore_requests_rate_limited_total", &[("limit", "user")], 2);
@@ -214,19 +200,17 @@ fn rejected_requests_are_counted_by_reason(#[values(Engine::Sqlite, Engine::Post
     metrics.wait_for("plantstore_http_connections_rejected_total", &[], 1);
     drop(open);
     metrics.wait_for("plantstore_http_connections", &[], 0);
-}
+});
 
-#[rstest]
-fn writes_without_capacity_are_counted_as_shed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(writes_without_capacity_are_counted_as_shed, |store: &Store| {
     let limits = ["--write-queue", "1"];
-    let server = site.serve(&[&LISTEN[..], &limits].concat());
+    let server = store.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     // Storing the last use of the token takes the only place in the queue for a moment.
     assert_eq!(ada.ids(), [0_i64; 0]);
-    site.wait_for_stored_token_use();
-    let held = site.hold_writes();
+    store.wait_for_stored_token_use();
+    let held = store.hold_writes();
     thread::scope(|scope| {
         scope.spawn(|| ada.plant(1, "with the writer"));
         metrics.wait_for("plantstore_http_requests_in_flight", &[], 1);
@@ -239,14 +223,12 @@ fn writes_without_capacity_are_counted_as_shed(#[values(Engine::Sqlite, Engine::
         drop(held);
     });
     metrics.wait_for("plantstore_write_queue_depth", &[], 0);
-}
+});
 
-#[rstest]
-fn metrics_name_no_user_and_no_secret(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&LISTEN);
+engine_test!(metrics_name_no_user_and_no_secret, |store: &Store| {
+    let server = store.serve(&LISTEN);
     let metrics = server.metrics();
-    let token = site.token("wilhelmina", &[]);
+    let token = store.token("wilhelmina", &[]);
     let client = server.client(&token);
     client.plant(98_765, "a secret name");
     client.get("/plants?limit=1&secret=1");
@@ -258,16 +240,12 @@ fn metrics_name_no_user_and_no_secret(#[values(Engine::Sqlite, Engine::Postgres)
     for hidden in ["wilhelmina", "secret", "SECRET", "98765", "pst_", &token] {
         assert!(!text.contains(hidden), "{hidden} in {text}");
     }
-}
+});
 
-#[rstest]
-fn cached_list_is_counted_as_a_hit(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = Site::new(engine);
-    let server = site.serve(&LISTEN);
+engine_test!(cached_list_is_counted_as_a_hit, &LISTEN, |Garden { store, server, ada }: &Garden| {
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
     ada.plant(1, "Rose");
-    site.wait_for_stored_token_use();
+    store.wait_for_stored_token_use();
     let lookups = |result| metrics.value("plantstore_list_cache_lookups_total", &[("result", result)]);
     // The version of the list may not be cached for the first requests.
     wait_for("a list from the cache", || {
@@ -286,32 +264,26 @@ fn cached_list_is_counted_as_a_hit(#[values(Engine::Sqlite, Engine::Postgres)] e
         (lookups("hit") == 7).then_some(())
     });
     assert!(lookups("miss") > misses);
-}
+});
 
-#[rstest]
-fn changed_list_leaves_the_cache_even_if_it_is_now_too_long(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = Site::new(engine);
-    let server = site.serve(&LISTEN);
+engine_test!(changed_list_leaves_the_cache_even_if_it_is_now_too_long, |store: &Store| {
+    let server = store.serve(&LISTEN);
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     let cached = || metrics.value("plantstore_list_cache_bytes", &[]);
     ada.plant(0, "Rose");
     assert_eq!(ada.ids(), [0]);
     assert!(cached() > 0);
-    site.insert_plants(10_000, "Fern ");
+    store.insert_plants(10_000, "Fern ");
     ada.plant(-1, "Iris");
     assert_eq!(ada.ids().len(), 10_002);
     assert_eq!(cached(), 0);
-}
+});
 
 #[test]
 fn wal_size_is_reported() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&LISTEN);
+    let Garden { store, server, ada } = &Garden::new(Engine::Sqlite, &LISTEN);
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
     let mut connection = ada.connect();
     let (mut largest, mut checkpoints, mut pending) = (0, 0, 0);
     for id in 0..4_000 {
@@ -331,7 +303,7 @@ fn wal_size_is_reported() {
         }
     }
     assert!(checkpoints > 0);
-    let file = std::fs::metadata(site.file().with_extension("db-wal")).unwrap().len();
+    let file = std::fs::metadata(store.file().with_extension("db-wal")).unwrap().len();
     assert!(largest > 1_000_000 && largest.unsigned_abs() <= file, "{largest} {file}");
     assert!(pending < largest, "pages that are already in the database file are not pending: {pending} {largest}");
 }
@@ -340,10 +312,10 @@ fn wal_size_is_reported() {
 #[case::requires_postgres()]
 fn unreachable_database_is_reported() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let server = site.serve(&[&LISTEN[..], &["--store-timeout", "5s"]].concat());
+    let store = Store::on(&cluster);
+    let server = store.serve(&[&LISTEN[..], &["--store-timeout", "5s"]].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(retry_while_unavailable(|| ada.post(r#"{"id":1,"name":"Rose"}"#)).status, 200);
     metrics.wait_for("plantstore_store_up", &[], 1);
     let open = |role| metrics.value("plantstore_database_connections", &[("role", role)]);
@@ -367,8 +339,8 @@ fn unreachable_database_is_reported() {
 fn key_fetches_of_an_issuer_are_reported() {
     let key = SigningKey::ed25519("key");
     let mut issuer = Issuer::start(&[&key]);
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
     wait_for("a successful fetch", || (fetches("ok") >= 1).then_some(()));
@@ -391,8 +363,8 @@ fn key_fetches_of_an_issuer_are_reported() {
 fn keys_that_were_never_fetched_have_no_timestamp() {
     let mut issuer = Issuer::start(&[&SigningKey::ed25519("key")]);
     issuer.server.stop();
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[&LISTEN[..], &issuer.options()].concat());
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
     wait_for("a fetch that fails", || (fetches("failed") >= 1).then_some(()));
@@ -403,11 +375,11 @@ fn keys_that_were_never_fetched_have_no_timestamp() {
 /// The start time is that of the process, before the program is loaded.
 #[test]
 fn process_start_time_is_correct() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let wrapper = ["sh", "-c", "date +%s.%N > begun && exec \"$@\"", "sh"];
     let earliest = now();
-    let server = site.serve_through(&wrapper, &LISTEN);
-    let begun: f64 = std::fs::read_to_string(site.directory().join("begun")).unwrap().trim_end().parse().unwrap();
+    let server = store.serve_through(&wrapper, &LISTEN);
+    let begun: f64 = std::fs::read_to_string(store.directory().join("begun")).unwrap().trim_end().parse().unwrap();
     let scrape = server.metrics().scrape();
     let started = scrape.samples.iter().find(|sample| sample.name == "process_start_time_seconds").unwrap().value;
     // The kernel reports its own start in whole seconds.
@@ -416,8 +388,8 @@ fn process_start_time_is_correct() {
 
 #[test]
 fn dropped_log_lines_are_counted() {
-    let site = Site::new(Engine::Sqlite);
-    let server = Server::start_unread(site.command(&[
+    let store = Store::new(Engine::Sqlite);
+    let server = Server::start_unread(store.command(&[
         "serve",
         "--listen",
         "127.0.0.1:0",
@@ -463,13 +435,13 @@ fn every_page_is_well_formed() {
 #[rstest]
 #[case::requires_postgres()]
 fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
-    let site = Site::new(Engine::Postgres);
+    let store = Store::new(Engine::Postgres);
     let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s"];
-    let server = site.serve(&[&LISTEN[..], &limits].concat());
+    let server = store.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
-    let [first, ada] = [(); 2].map(|()| server.client(&site.token("ada", &[])));
+    let [first, ada] = [(); 2].map(|()| server.client(&store.token("ada", &[])));
     first.plant(0, "first");
-    let held = site.hold("BEGIN; LOCK TABLE plantstore.plants");
+    let held = store.hold("BEGIN; LOCK TABLE plantstore.plants");
     assert_eq!(ada.get("/me").status, 200);
     // Sent concurrently, before the cached token expires: a token lookup needs a connection, and lists block them all.
     let (sender, statuses) = mpsc::channel();
@@ -494,15 +466,15 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
 #[case::requires_postgres()]
 fn concurrent_requests_for_an_unchanged_list_share_queries() {
     const LISTS: i64 = 200;
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&[&LISTEN[..], &["--store-timeout", "60s"]].concat());
+    let store = Store::new(Engine::Postgres);
+    let server = store.serve(&[&LISTEN[..], &["--store-timeout", "60s"]].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     assert_eq!(ada.get("/plants").status, 200);
     let queries = || metrics.value("plantstore_database_query_duration_seconds_count", &[]);
     let before = queries();
-    let held = site.hold("BEGIN; LOCK TABLE plantstore.collections IN ACCESS EXCLUSIVE MODE");
+    let held = store.hold("BEGIN; LOCK TABLE plantstore.collections IN ACCESS EXCLUSIVE MODE");
     // The token is looked up now, so that the lists do not wait for it.
     assert_eq!(ada.get("/me").status, 200);
     thread::scope(|scope| {

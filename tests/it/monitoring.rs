@@ -8,7 +8,7 @@ use rstest::rstest;
 
 use crate::support::collector::Collector;
 use crate::support::issuer::{Authority, Issuer, SigningKey};
-use crate::support::{Engine, Scrape, Site};
+use crate::support::{Engine, Scrape, Store};
 
 /// Labels that Prometheus adds to every series, and the series that it creates itself.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
@@ -16,14 +16,14 @@ const UP: &str = "up";
 
 /// Returns the metrics of a server on this engine with every feature enabled, after requests of every kind.
 fn scrape_of(engine: Engine) -> Scrape {
-    let site = Site::new(engine);
+    let store = Store::new(engine);
     let key = SigningKey::ed25519("key");
     let (issuer, collector) = (Issuer::start(&[&key]), Collector::start());
     let url = collector.url();
     let options = ["--metrics-listen", "0", "--otlp-endpoint", &url];
-    let server = site.serve(&[&options[..], &issuer.options()].concat());
+    let server = store.serve(&[&options[..], &issuer.options()].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     ada.get("/plants");
     assert_eq!(ada.delete(1).status, 204);
@@ -35,9 +35,9 @@ fn scrape_of(engine: Engine) -> Scrape {
 
 /// Returns the metrics of a server with TLS.
 fn scrape_with_tls() -> Scrape {
-    let (site, authority) = (Site::new(Engine::Sqlite), Authority::new());
+    let (store, authority) = (Store::new(Engine::Sqlite), Authority::new());
     let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
-    site.serve(&["--metrics-listen", "0", "--tls-cert", &certificate, "--tls-key", &key]).metrics().scrape()
+    store.serve(&["--metrics-listen", "0", "--tls-cert", &certificate, "--tls-key", &key]).metrics().scrape()
 }
 
 /// Returns the names of all series of both engines, with their labels and the values of each label.

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Site, StraceCommand, wait_for};
+use crate::support::{Engine, Store, StraceCommand, engine_test, wait_for};
 
 /// The commands that create a file `notes`.
 const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
@@ -15,23 +15,23 @@ const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "n
 /// Delays the last sync by 5 s. The command cannot end earlier.
 const DELAYED_SYNC: &str = "fsync:delay_enter=5000000";
 
-/// Returns the names of the files in a site's directory that start with `start`.
-fn files(site: &Site, start: &str) -> Vec<String> {
-    let files = std::fs::read_dir(site.directory()).unwrap();
+/// Returns the names of the files in a store's directory that start with `start`.
+fn files(store: &Store, start: &str) -> Vec<String> {
+    let files = std::fs::read_dir(store.directory()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names.filter(|name| name.starts_with(start)).collect();
     names.sort();
     names
 }
 
-fn partial_file(site: &Site) -> Option<PathBuf> {
-    let partial = files(site, "notes.").into_iter().find(|name| name.ends_with(".partial"))?;
-    Some(site.directory().join(partial))
+fn partial_file(store: &Store) -> Option<PathBuf> {
+    let partial = files(store, "notes.").into_iter().find(|name| name.ends_with(".partial"))?;
+    Some(store.directory().join(partial))
 }
 
 /// Runs a command with the umask 0.
-fn run_with_umask_0(site: &Site, arguments: &[&str]) -> Output {
-    site.command_through(&["sh", "-c", "umask 0; exec \"$@\"", "sh"], arguments).output().unwrap()
+fn run_with_umask_0(store: &Store, arguments: &[&str]) -> Output {
+    store.command_through(&["sh", "-c", "umask 0; exec \"$@\"", "sh"], arguments).output().unwrap()
 }
 
 /// Creates a file of this kind at the path that an earlier release used for its partial file.
@@ -56,56 +56,52 @@ fn state(path: &Path) -> (u64, u32, u64, Option<Vec<u8>>) {
     (metadata.ino(), metadata.mode(), metadata.nlink(), contents)
 }
 
-#[rstest]
-fn existing_files_in_the_directory_are_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 10));
-    let [partial, precious, made] = ["notes.partial", "precious", "notes"].map(|name| site.directory().join(name));
+engine_test!(existing_files_in_the_directory_are_unchanged, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 10));
+    let [partial, precious, made] = ["notes.partial", "precious", "notes"].map(|name| store.directory().join(name));
     for command in COMMANDS {
         for kind in ["file", "symlink", "hard link", "fifo"] {
             create_obstacle(kind, &partial, &precious);
             let before = (state(&partial), state(&precious));
-            let output = run_with_umask_0(site, command);
+            let output = run_with_umask_0(store, command);
             assert!(output.status.success(), "{command:?}, {kind}: {}", stderr(&output));
             assert_eq!((state(&partial), state(&precious)), before, "{command:?}, {kind}");
             let metadata = made.symlink_metadata().unwrap();
             assert!(metadata.is_file() && metadata.nlink() == 1, "{command:?}, {kind}");
             assert_eq!(metadata.mode() & 0o777, 0o600, "{command:?}, {kind}: token hashes and plants are private");
-            assert_eq!(files(site, "notes"), ["notes", "notes.partial"], "{command:?}, {kind}");
+            assert_eq!(files(store, "notes"), ["notes", "notes.partial"], "{command:?}, {kind}");
             for path in [&partial, &precious, &made] {
                 std::fs::remove_file(path).unwrap();
             }
         }
     }
-}
+});
 
 // The last sync is delayed. At that point the partial file exists, and the file with the final name does not.
 #[rstest]
 #[case::requires_strace()]
 fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 10));
+    let store = &Store::new(engine);
+    import(store, &[], &lines(&["ada"], 10));
     let [backup, export_to_file] = COMMANDS;
     for (command, name, code) in
         [(backup, "INT", 130), (backup, "HUP", 129), (export_to_file, "INT", 130), (export_to_file, "TERM", 143)]
     {
-        let traced = StraceCommand::start(site, DELAYED_SYNC, command);
-        let partial = wait_for("the partial file", || partial_file(site));
+        let traced = StraceCommand::start(store, DELAYED_SYNC, command);
+        let partial = wait_for("the partial file", || partial_file(store));
         assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
         traced.signal(name);
         let output = traced.wait();
         assert_eq!(output.status.code(), Some(code), "{command:?}: {}", stderr(&output));
         assert_eq!(stderr(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
-        assert_eq!(files(site, "notes"), [""; 0], "{command:?} {name}");
+        assert_eq!(files(store, "notes"), [""; 0], "{command:?} {name}");
     }
-    assert_eq!(export(site), lines(&["ada"], 10), "the store is unchanged");
+    assert_eq!(export(store), lines(&["ada"], 10), "the store is unchanged");
 }
 
-#[rstest]
-fn concurrent_writers_of_one_file_leave_one_complete_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    import(site, &[], &lines(&["ada"], 1_000));
-    let spawn = || site.command(&["backup", "notes"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+engine_test!(concurrent_writers_of_one_file_leave_one_complete_file, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 1_000));
+    let spawn = || store.command(&["backup", "notes"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let children: Vec<_> = (0..4).map(|_| spawn().unwrap()).collect();
     let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     let (made, rejected): (Vec<_>, Vec<_>) = outputs.iter().partition(|output| output.status.success());
@@ -113,15 +109,15 @@ fn concurrent_writers_of_one_file_leave_one_complete_file(#[values(Engine::Sqlit
     for output in rejected {
         assert!(stderr(output).contains("there is a file notes already"), "{}", stderr(output));
     }
-    assert_eq!(files(site, "notes"), ["notes"]);
-}
+    assert_eq!(files(store, "notes"), ["notes"]);
+});
 
 #[rstest]
 #[case::requires_strace()]
 fn a_signal_removes_the_partial_file_of_a_restore() {
-    let source = Site::new(Engine::Sqlite);
+    let source = Store::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 10));
-    let target = Site::new(Engine::Sqlite);
+    let target = Store::new(Engine::Sqlite);
     let file = source.file();
     let restore = ["restore", file.to_str().unwrap(), "--store", "sqlite:notes"];
     let traced = StraceCommand::start(&target, DELAYED_SYNC, &restore);
@@ -137,12 +133,12 @@ fn a_signal_removes_the_partial_file_of_a_restore() {
 #[rstest]
 #[case::requires_strace()]
 fn ignored_sighup_does_not_interrupt_a_backup() {
-    let site = Site::new(Engine::Sqlite);
-    import(&site, &[], &lines(&["ada"], 10));
-    let traced = StraceCommand::start_after(&site, "trap '' HUP", DELAYED_SYNC, &["backup", "notes"]);
-    wait_for("the partial file", || partial_file(&site));
+    let store = Store::new(Engine::Sqlite);
+    import(&store, &[], &lines(&["ada"], 10));
+    let traced = StraceCommand::start_after(&store, "trap '' HUP", DELAYED_SYNC, &["backup", "notes"]);
+    wait_for("the partial file", || partial_file(&store));
     traced.signal("HUP");
     let output = traced.wait();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(files(&site, "notes"), ["notes"]);
+    assert_eq!(files(&store, "notes"), ["notes"]);
 }

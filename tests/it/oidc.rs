@@ -10,15 +10,15 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, now};
-use crate::support::{Engine, Response, Server, Site, wait_for};
+use crate::support::{Engine, Response, Server, Store, engine_test, wait_for};
 
 /// Allowed clock skew in seconds.
 const LEEWAY: f64 = 30.0;
 
 /// A server that accepts the issuer's tokens.
 #[track_caller]
-fn serve(site: &Site, issuer: &Issuer, more: &[&str]) -> Server {
-    site.serve(&[&issuer.options(), more].concat())
+fn serve(store: &Store, issuer: &Issuer, more: &[&str]) -> Server {
+    store.serve(&[&issuer.options(), more].concat())
 }
 
 /// Replaces some claims; `null` removes a claim.
@@ -39,8 +39,8 @@ fn call(server: &Server, token: &str) -> Response {
 }
 
 /// Returns the names of all users.
-fn users(site: &Site) -> Vec<String> {
-    let output = site.run(&["user", "list", "--json"]);
+fn users(store: &Store) -> Vec<String> {
+    let output = store.run(&["user", "list", "--json"]);
     let users: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
     users.iter().map(|user| user["name"].as_str().expect("a name").to_owned()).collect()
 }
@@ -64,10 +64,10 @@ fn lines(server: &Server, words: &str) -> Vec<Value> {
 #[rstest]
 #[case::requires_openssl()]
 fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     let keys = [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d")];
     let issuer = Issuer::start(&keys.each_ref());
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     for (number, key) in (0..).zip(&keys) {
         let ada = server.client(&key.token(&issuer.claims("ada")));
         ada.plant(number, key.algorithm());
@@ -75,17 +75,15 @@ fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::
     }
     let ada = server.client(&keys[0].token(&issuer.claims("ada")));
     assert_eq!(ada.delete(0).status, 204);
-    let output = site.run(&["user", "list", "--json"]);
+    let output = store.run(&["user", "list", "--json"]);
     let listed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((&listed[0]["name"], &listed[0]["tokens"], &listed[0]["plants"]), (&"ada".into(), &0.into(), &2.into()));
 }
 
-#[rstest]
-fn optional_and_unknown_claims_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(optional_and_unknown_claims_are_accepted, |store: &Store| {
     let (key, other) = (SigningKey::p256("e"), SigningKey::ed25519("d"));
     let issuer = Issuer::start(&[&key, &other]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let claims = issuer.claims("ada");
     let accepted = [
         json!({ "iat": null }),
@@ -114,24 +112,20 @@ fn optional_and_unknown_claims_are_accepted(#[values(Engine::Sqlite, Engine::Pos
     for header in headers {
         assert_eq!(call(&server, &key.token_with(&header, &claims)).status, 200, "{header}");
     }
-}
+});
 
-#[rstest]
-fn jwts_are_rejected_without_an_issuer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(jwts_are_rejected_without_an_issuer, |store: &Store| {
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
-    let server = site.serve(&[]);
+    let server = store.serve(&[]);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).wire(), call(&server, "nonsense").wire());
     assert_eq!(issuer.fetches(), 0);
-}
+});
 
-#[rstest]
-fn rejected_jwts_count_against_the_address(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(rejected_jwts_count_against_the_address, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &["--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
+    let server = serve(store, &issuer, &["--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
     let good = key.token(&issuer.claims("ada"));
     let forged = SigningKey::ed25519("d").token(&issuer.claims("ada"));
     assert_eq!(call(&server, &good).status, 200);
@@ -144,17 +138,15 @@ fn rejected_jwts_count_against_the_address(#[values(Engine::Sqlite, Engine::Post
         200,
         "also a valid token that the server has not cached"
     );
-}
+});
 
 // At the level `debug`, each verification that fails is one log line.
-#[rstest]
-fn rejected_token_is_cached_and_not_verified_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+engine_test!(rejected_token_is_cached_and_not_verified_again, |store: &Store| {
     const REPEATED: usize = 50;
-    let site = &Site::new(engine);
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
     let server =
-        serve(site, &issuer, &["--log-level", "debug", "--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
+        serve(store, &issuer, &["--log-level", "debug", "--auth-failure-rate", "1", "--auth-failure-burst", "5"]);
     let claims = issuer.claims("ada");
     assert_eq!(call(&server, &key.token(&claims)).status, 200);
     let repeat = |token: &str, reason: &str| {
@@ -182,14 +174,12 @@ fn rejected_token_is_cached_and_not_verified_again(#[values(Engine::Sqlite, Engi
     ] {
         assert_eq!(repeat(&token, reason), REPEATED, "{reason}: this result may change, so it is not cached");
     }
-}
+});
 
-#[rstest]
-fn scopes_of_the_token_are_enforced(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(scopes_of_the_token_are_enforced, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let statuses = |scope: Value| {
         let ada = server.client(&key.token(&with(issuer.claims("ada"), json!({ "scope": scope }))));
         [ada.get("/plants").status, ada.post("{}").status, ada.delete(1).status, ada.get("/nowhere").status]
@@ -207,14 +197,12 @@ fn scopes_of_the_token_are_enforced(#[values(Engine::Sqlite, Engine::Postgres)] 
     assert_eq!(response.error(), 40300);
     let needed = r#"Bearer realm="plants", error="insufficient_scope", scope="plants:delete""#;
     assert_eq!(response.header("www-authenticate"), Some(needed));
-}
+});
 
-#[rstest]
-fn cached_token_expires_at_its_expiry_time(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(cached_token_expires_at_its_expiry_time, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
     let end = now() + 4.0;
     let ada = server.client(&key.token(&with(issuer.claims("ada"), json!({ "exp": end - LEEWAY }))));
@@ -233,14 +221,12 @@ fn cached_token_expires_at_its_expiry_time(#[values(Engine::Sqlite, Engine::Post
         None
     });
     assert!(worked > 1, "the token was cached");
-}
+});
 
-#[rstest]
-fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(the_log_names_the_user_and_never_holds_the_token, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &["--log-level", "trace"]);
+    let server = serve(store, &issuer, &["--log-level", "trace"]);
     let claims = with(issuer.claims("ada"), json!({ "secret": "a secret claim" }));
     let good = key.token(&claims);
     let mut used = vec![good.clone()];
@@ -273,26 +259,24 @@ fn the_log_names_the_user_and_never_holds_the_token(#[values(Engine::Sqlite, Eng
         assert!(!log.contains(part), "{part} in {log}");
     }
     assert!(!log.contains("secret"), "{log}");
-}
+});
 
-#[rstest]
-fn ed25519_is_accepted_as_the_name_of_eddsa(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(ed25519_is_accepted_as_the_name_of_eddsa, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[]);
     issuer.publish_jwks(vec![with(key.jwk.clone(), json!({ "alg": "Ed25519" }))]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     for name in ["Ed25519", "EdDSA"] {
         let token = key.token_with(&json!({ "alg": name, "kid": "d" }), &issuer.claims("ada"));
         assert_eq!(call(&server, &token).status, 200, "{name}");
     }
     let other = SigningKey::ed25519("d").token_with(&json!({ "alg": "Ed25519", "kid": "d" }), &issuer.claims("ada"));
     assert_eq!(call(&server, &other).error(), 40101, "a token of another key is rejected");
-}
+});
 
 #[test]
 fn conflicting_options_are_rejected() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let issuer = ["--oidc-issuer", "https://login.example.com"];
     let audience = ["--oidc-audience", "plants"];
     let rejected: &[(&[&str], &str)] = &[
@@ -330,18 +314,18 @@ fn conflicting_options_are_rejected() {
         ),
     ];
     for (options, expected) in rejected {
-        let output = site.run(&[&["serve", "--listen", "127.0.0.1:0"], *options].concat());
+        let output = store.run(&[&["serve", "--listen", "127.0.0.1:0"], *options].concat());
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {words}");
         assert!(words.contains(expected) && words.lines().count() == 1, "{options:?}: {words}");
     }
-    assert!(!site.file().exists(), "a server that cannot start creates no store");
+    assert!(!store.file().exists(), "a server that cannot start creates no store");
     for url in
         ["http://localhost:1", "http://[::1]:1/", "http://127.1.2.3:1", "https://login.example.com/realms/garden/"]
     {
-        drop(site.serve(&["--oidc-issuer", url, "--oidc-audience", "plants"]));
+        drop(store.serve(&["--oidc-issuer", url, "--oidc-audience", "plants"]));
     }
-    let mut by_variables = site.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut by_variables = store.command(&["serve", "--listen", "127.0.0.1:0"]);
     by_variables.env("PLANTSTORE_OIDC_ISSUER", "http://127.0.0.1:1");
     let output = by_variables.output().expect("the command runs");
     assert_eq!(output.status.code(), Some(2), "an issuer in a variable needs an audience, too");

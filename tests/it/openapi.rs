@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::contract::{self, RequestLine, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
-use crate::support::{Engine, Response, Site, assert_snapshot};
+use crate::support::{Engine, Response, Store, assert_snapshot, engine_test};
 
 /// Least number of cases that Schemathesis tries on each engine.
 const CASES_MIN: u64 = 2_000;
@@ -254,16 +254,14 @@ fn what_operations_have_in_common_is_described_once() {
     assert!(descriptions.contains("`HEAD` is allowed wherever `GET` is"));
 }
 
-/// The scope that the document names is the one that the handler requires.
-#[rstest]
-fn operation_requires_the_scope_that_the_document_names(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+// The scope that the document names is the one that the handler requires.
+engine_test!(operation_requires_the_scope_that_the_document_names, |store: &Store| {
+    let server = store.serve(&[]);
     let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
     for (method, path, operation) in operations() {
         let Some(required) = operation["security"][0]["bearer"][0].as_str() else { continue };
         let others = scopes.into_iter().filter(|scope| *scope != required).collect::<Vec<_>>().join(",");
-        let response = server.client(&site.token("ada", &["--scope", &others])).call(
+        let response = server.client(&store.token("ada", &["--scope", &others])).call(
             &method.to_uppercase(),
             &path.replace("{id}", "1").replace("{user}", "bob"),
             &[],
@@ -273,7 +271,7 @@ fn operation_requires_the_scope_that_the_document_names(#[values(Engine::Sqlite,
         let challenge = response.header("www-authenticate").unwrap();
         assert!(challenge.ends_with(&format!("scope=\"{required}\"")), "{method} {path}: {challenge}");
     }
-}
+});
 
 #[test]
 fn command_prints_the_document_also_into_a_closed_pipe() {
@@ -331,10 +329,8 @@ fn response_that_the_document_does_not_list_is_found() {
     );
 }
 
-#[rstest]
-fn document_is_public(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(document_is_public, |store: &Store| {
+    let server = store.serve(&[]);
     let response = server.anonymous().get("/openapi.json");
     assert_eq!(&response.json(), document(), "the served document is that of the command");
     let head = server.anonymous().call("HEAD", "/openapi.json", &[], None);
@@ -352,31 +348,31 @@ fn document_is_public(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine
     ");
     assert_eq!(again.header("etag"), Some(tag));
     assert_eq!(server.anonymous().call("POST", "/openapi.json", &[], None).error(), 40100);
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     let rejected = ada.call("POST", "/openapi.json", &[], None);
     assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")));
-}
+});
 
 #[rstest]
 #[case::requires_python()]
 fn schemathesis_finds_no_undocumented_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     // Schemathesis sends many invalid tokens from one address.
     let unlimited = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];
     // A busy machine is not an error of the service.
     let slow = ["--log-level", "warn", "--store-timeout", "60s"];
-    let server = site.serve(&[unlimited, slow].concat());
+    let server = store.serve(&[unlimited, slow].concat());
     let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
     let token =
-        site.token("ada", &[&["--expires", "never"], &scopes.map(|scope| ["--scope", scope]).concat()[..]].concat());
+        store.token("ada", &[&["--expires", "never"], &scopes.map(|scope| ["--scope", scope]).concat()[..]].concat());
     // An id that is not generated: a token that revokes itself would end the test.
-    site.execute("UPDATE tokens SET token_id = 6917529027641081857");
+    store.execute("UPDATE tokens SET token_id = 6917529027641081857");
     for (owner, role) in [("bob", "editor"), ("eve", "reader")] {
-        site.token(owner, &[]);
-        let shared = site.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", role]);
+        store.token(owner, &[]);
+        let shared = store.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", role]);
         assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
     }
-    let engine = format!("{:?}", site.engine).to_lowercase();
+    let engine = format!("{:?}", store.engine).to_lowercase();
     let report = output(&format!("schemathesis-{engine}.json"));
     let directory = in_tests("python");
     let ran = python_tool("schemathesis")
@@ -395,7 +391,7 @@ fn schemathesis_finds_no_undocumented_response(#[values(Engine::Sqlite, Engine::
         .env("SCHEMATHESIS_HOOKS", "formats")
         .env("PYTHONPATH", &directory)
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .current_dir(site.directory())
+        .current_dir(store.directory())
         .output()
         .unwrap();
     let stderr = String::from_utf8_lossy(&ran.stdout);

@@ -7,14 +7,14 @@ use rstest::rstest;
 use crate::support::collector::Collector;
 use crate::support::forward_proxy::ForwardProxy;
 use crate::support::issuer::{AUDIENCE, Authority, Issuer, SigningKey};
-use crate::support::{Engine, Server, Site, wait_for};
+use crate::support::{Engine, Server, Store, wait_for};
 
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
 /// Host name that reaches servers on this machine and does not count as a loopback address.
 const NON_LOOPBACK: &str = "0.0.0.0";
 
-fn command(site: &Site, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
-    let mut command = site.command(arguments);
+fn command(store: &Store, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = store.command(arguments);
     for name in PROXY_VARIABLES {
         command.env_remove(name);
     }
@@ -22,21 +22,21 @@ fn command(site: &Site, arguments: &[&str], variables: &[(&str, &str)]) -> Comma
     command
 }
 
-fn serve(site: &Site, options: &[&str], variables: &[(&str, &str)]) -> Server {
+fn serve(store: &Store, options: &[&str], variables: &[(&str, &str)]) -> Server {
     let fixed = ["serve", "--listen", "127.0.0.1:0", "--no-first-token"];
-    Server::start(command(site, &[&fixed, options].concat(), variables))
+    Server::start(command(store, &[&fixed, options].concat(), variables))
 }
 
 #[rstest]
 #[case::requires_openssl()]
 fn issuer_is_reached_through_a_tunnel_with_credentials() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let (proxy, authority, key) = (ForwardProxy::start(), Authority::for_host("issuer.example"), SigningKey::p256("k"));
     let issuer = Issuer::start_as("issuer.example", &authority, &[&key]);
     let (url, file) = (format!("http://ada:s%65cret@{}", proxy.address()), authority.file().display().to_string());
     let options = ["--oidc-issuer", issuer.url(), "--oidc-audience", AUDIENCE, "--oidc-ca", &file];
     for variable in ["HTTPS_PROXY", "https_proxy"] {
-        let server = serve(&site, &options, &[(variable, &url)]);
+        let server = serve(&store, &options, &[(variable, &url)]);
         let id = if variable == "HTTPS_PROXY" { 1 } else { 2 };
         server.client(&key.token(&issuer.claims("ada"))).plant(id, "Rose");
         assert!(!server.log().contains("secret"), "{}", server.log());
@@ -52,12 +52,12 @@ fn issuer_is_reached_through_a_tunnel_with_credentials() {
 #[rstest]
 #[case::requires_python()]
 fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let (proxy, collector) = (ForwardProxy::start(), Collector::start());
     let url = format!("http://{}", proxy.address());
     let elsewhere = collector.url().replace("127.0.0.1", NON_LOOPBACK);
     let report = |endpoint: &str, id: &str, variables: &[(&str, &str)]| {
-        let server = serve(&site, &["--otlp-endpoint", endpoint], variables);
+        let server = serve(&store, &["--otlp-endpoint", endpoint], variables);
         server.anonymous().call("GET", "/plants", &[("X-Request-Id", id)], None);
         collector.wait_for_request(id);
     };
@@ -72,21 +72,22 @@ fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
 
 #[test]
 fn check_goes_through_the_proxy() {
-    let site = Site::new(Engine::Sqlite);
-    let (proxy, server) = (ForwardProxy::start(), site.serve(&[]));
-    let (token, url) = (site.token("ada", &[]), format!("http://{NON_LOOPBACK}:{}", server.address().port()));
+    let store = Store::new(Engine::Sqlite);
+    let (proxy, server) = (ForwardProxy::start(), store.serve(&[]));
+    let (token, url) = (store.token("ada", &[]), format!("http://{NON_LOOPBACK}:{}", server.address().port()));
     let through = format!("http://{}", proxy.address());
     let variables = [("http_proxy", through.as_str()), ("PLANTSTORE_TOKEN", &token)];
-    let output = command(&site, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
+    let output = command(&store, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(proxy.heads().iter().any(|head| head.starts_with(&format!("POST {url}/plants HTTP/1.1\r\n"))));
 }
 
 #[test]
 fn unusable_proxy_is_rejected_at_the_start() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let arguments = ["serve", "--otlp-endpoint", "http://collector.example"];
-    let output = command(&site, &arguments, &[("HTTP_PROXY", "socks5://10.0.0.1")]).output().expect("the command runs");
+    let output =
+        command(&store, &arguments, &[("HTTP_PROXY", "socks5://10.0.0.1")]).output().expect("the command runs");
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT"), "{error}");
@@ -95,11 +96,11 @@ fn unusable_proxy_is_rejected_at_the_start() {
 #[rstest]
 #[case::requires_openssl()]
 fn unreachable_proxy_is_named_in_the_log() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let authority = Authority::for_host("issuer.example");
     let file = authority.file().display().to_string();
     let options = ["--oidc-issuer", "https://issuer.example", "--oidc-audience", AUDIENCE, "--oidc-ca", &file];
-    let server = serve(&site, &options, &[("HTTPS_PROXY", "127.0.0.1:1")]);
+    let server = serve(&store, &options, &[("HTTPS_PROXY", "127.0.0.1:1")]);
     let line = "cannot connect to issuer.example: the proxy http://127.0.0.1:1/: ";
     wait_for("the log line", || server.log().contains(line).then_some(()));
 }

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Engine, Response, Site, Stopwatch, assert_snapshot, wait_for};
+use crate::support::{Client, Engine, Response, Stopwatch, Store, assert_snapshot, engine_test, wait_for};
 use crate::tokens::{EFFECT_LIMIT, manager};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -53,11 +52,9 @@ fn shares(client: &Client) -> Value {
     shares
 }
 
-#[rstest]
-fn share_gives_access_after_it_is_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+engine_test!(share_gives_access_after_it_is_accepted, |store: &Store| {
+    let server = store.serve(&[]);
+    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
     ada.plant(1, "Rose");
     let tag = bob.get("/plants").header("etag").expect("a tag").to_owned();
     assert_eq!(accept(&bob, "ada").error(), 40403);
@@ -83,13 +80,11 @@ fn share_gives_access_after_it_is_accepted(#[values(Engine::Sqlite, Engine::Post
     assert_eq!(revoke(&ada, "bob").error(), 40403);
     assert_eq!(shares(&ada), json!({"granted": [], "received": []}));
     assert_eq!([accept(&bob, "ada").error(), decline(&bob, "ada").error()], [40403; 2]);
-}
+});
 
-#[rstest]
-fn grantee_declines_and_leaves_unnoticed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+engine_test!(grantee_declines_and_leaves_unnoticed, |store: &Store| {
+    let server = store.serve(&[]);
+    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
     let offered = granted("bob", "reader", "offered");
     assert_eq!(decline(&bob, "ada").error(), 40403);
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
@@ -108,52 +103,48 @@ fn grantee_declines_and_leaves_unnoticed(#[values(Engine::Sqlite, Engine::Postgr
     assert_eq!(shares(&bob)["received"], received("ada", "editor", "offered"));
     // A share of the operator can be left, too, and granted again.
     for _ in 0..2 {
-        assert!(site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
+        assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
         assert_eq!(shares(&bob)["received"], received("ada", "editor", "accepted"));
         assert_eq!(decline(&bob, "ada").status, 204);
     }
-    let listed = String::from_utf8(site.run(&["share", "list"]).stdout).expect("text");
+    let listed = String::from_utf8(store.run(&["share", "list"]).stdout).expect("text");
     assert!(listed.lines().any(|line| line.contains("declined")), "the operator sees the state: {listed}");
-}
+});
 
-#[rstest]
-fn offer_is_there_when_its_user_appears(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
+engine_test!(offer_is_there_when_its_user_appears, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
     ada.plant(1, "Rose");
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(grant(&ada, "eve", "reader").status, 204);
     assert_eq!(revoke(&ada, "eve").status, 204);
-    let (bob, eve) = (manager(site, &server, "bob"), manager(site, &server, "eve"));
+    let (bob, eve) = (manager(store, &server, "bob"), manager(store, &server, "eve"));
     assert_eq!(shares(&bob)["received"], received("ada", "reader", "offered"));
     assert_eq!(accept(&bob, "ada").status, 204);
     assert_eq!(bob.get("/plants").text(), r#"[{"name":"Rose"}]"#);
     assert_eq!(accept(&eve, "ada").error(), 40403);
     // The acceptance of a deleted user ends, and so does a refusal: the next user of this name has an offer.
     for _ in 0..2 {
-        assert!(site.run(&["user", "delete", "bob", "--yes"]).status.success());
-        let bob = manager(site, &server, "bob");
+        assert!(store.run(&["user", "delete", "bob", "--yes"]).status.success());
+        let bob = manager(store, &server, "bob");
         assert_eq!(bob.get("/plants").text(), "[]");
         assert_eq!(shares(&bob)["received"], received("ada", "reader", "offered"));
         assert_eq!(decline(&bob, "ada").status, 204);
     }
     assert_eq!(shares(&ada)["granted"], granted("bob", "reader", "offered"));
     // The share of a deleted owner ends.
-    let bob = manager(site, &server, "bob");
+    let bob = manager(store, &server, "bob");
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(accept(&bob, "ada").status, 204);
-    assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
+    assert!(store.run(&["user", "delete", "ada", "--yes"]).status.success());
     wait_for("the end of the share", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
     assert_eq!(shares(&bob)["received"], json!([]));
-}
+});
 
-#[rstest]
-fn owner_and_operator_change_the_same_share(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
-    let operator = |arguments: &[&str]| site.run(&[&["share"], arguments].concat());
+engine_test!(owner_and_operator_change_the_same_share, |store: &Store| {
+    let server = store.serve(&[]);
+    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
+    let operator = |arguments: &[&str]| store.run(&[&["share"], arguments].concat());
     let by_operator = |role| operator(&["grant", "--owner", "ada", "--to", "bob", "--role", role]).status.success();
     let listed = || {
         let output = operator(&["list", "--json"]);
@@ -176,13 +167,11 @@ fn owner_and_operator_change_the_same_share(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!([&offer["to"], &offer["role"], &offer["state"]], ["absent-user", "editor", "offered"]);
     assert!(operator(&["revoke", "--owner", "ada", "--to", "absent-user"]).status.success());
     assert_eq!(shares(&ada)["granted"], json!([]));
-}
+});
 
-#[rstest]
-fn requests_for_shares_are_validated(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
+engine_test!(requests_for_shares_are_validated, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
     let put = |path: &str, body: &str| ada.call("PUT", path, &[JSON], Some(body.as_bytes()));
     let valid = r#"{"role":"reader"}"#;
     for (body, code) in [
@@ -214,18 +203,16 @@ fn requests_for_shares_are_validated(#[values(Engine::Sqlite, Engine::Postgres)]
     assert_eq!(put("/shares/%C3%85sa%2F%2B%40x", valid).status, 204);
     assert_eq!(shares(&ada)["granted"], granted("Åsa/+@x", "reader", "offered"));
     assert_eq!(revoke(&ada, "%C3%85sa%2F+@x").status, 204);
-    let plain = server.client(&site.token("ada", &[]));
+    let plain = server.client(&store.token("ada", &[]));
     assert_eq!(plain.get("/shares").error(), 40300);
     assert_eq!(grant(&plain, "bob", "reader").error(), 40300);
     assert_eq!(revoke(&plain, "bob").error(), 40300);
     assert_eq!([accept(&plain, "bob").error(), decline(&plain, "bob").error()], [40300; 2]);
-}
+});
 
-#[rstest]
-fn token_grants_only_what_it_can_do_itself(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let with = |scopes: &str| server.client(&site.token("ada", &["--scope", scopes]));
+engine_test!(token_grants_only_what_it_can_do_itself, |store: &Store| {
+    let server = store.serve(&[]);
+    let with = |scopes: &str| server.client(&store.token("ada", &["--scope", scopes]));
     let (manager, reader) = (with("shares:manage"), with("plants:read,shares:manage"));
     let writer = with("plants:read,plants:write,shares:manage");
     let editor = with("plants:read,plants:write,plants:delete,shares:manage");
@@ -241,14 +228,12 @@ fn token_grants_only_what_it_can_do_itself(#[values(Engine::Sqlite, Engine::Post
     assert_eq!(grant(&editor, "bob", "editor").status, 204);
     assert_eq!(grant(&reader, "bob", "editor").error(), 40008, "even if the user has the role already");
     assert_eq!(revoke(&manager, "bob").status, 204, "every token for shares can revoke");
-}
+});
 
-#[rstest]
-fn grants_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let (server, other) = (site.serve(&[]), site.serve(&[]));
-    let ada = manager(site, &server, "ada");
-    site.execute(
+engine_test!(grants_are_limited_under_concurrency, |store: &Store| {
+    let (server, other) = (store.serve(&[]), store.serve(&[]));
+    let ada = manager(store, &server, "ada");
+    store.execute(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 97)
          INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at) SELECT 'user' || n, 1, 'reader', 0 FROM numbers",
     );
@@ -267,26 +252,24 @@ fn grants_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgre
     assert_eq!(grant(&ada, "another", "reader").error(), 40903);
     assert_eq!(grant(&ada, "user1", "editor").status, 204, "one of them can change");
     // The operator can grant more than the limit.
-    site.execute("INSERT INTO users (name, created_at) VALUES ('one', 0), ('two', 0)");
-    site.execute(
+    store.execute("INSERT INTO users (name, created_at) VALUES ('one', 0), ('two', 0)");
+    store.execute(
         "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at, grantee_id)
          SELECT name, 1, 'editor', 0, user_id FROM users WHERE name IN ('one', 'two')",
     );
     assert_eq!(grant(&ada, "one", "reader").status, 204, "the role of a share can change beyond the limit");
     assert_eq!(grant(&ada, "another", "reader").error(), 40903);
-}
+});
 
-/// Only what a user has accepted counts, so others cannot use up the limit.
-#[rstest]
-fn accepted_shares_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let (server, other) = (site.serve(&[]), site.serve(&[]));
-    let bob = manager(site, &server, "bob");
-    site.execute(
+// Only what a user has accepted counts, so others cannot use up the limit.
+engine_test!(accepted_shares_are_limited_under_concurrency, |store: &Store| {
+    let (server, other) = (store.serve(&[]), store.serve(&[]));
+    let bob = manager(store, &server, "bob");
+    store.execute(
         "WITH RECURSIVE numbers (n) AS (SELECT 100 UNION ALL SELECT n + 1 FROM numbers WHERE n < 304)
          INSERT INTO users (name, created_at) SELECT 'owner' || n, 0 FROM numbers",
     );
-    site.execute(
+    store.execute(
         "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at, grantee_id)
          SELECT 'bob', user_id, 'reader', user_id, CASE WHEN name < 'owner197' THEN 1 END
          FROM users WHERE name LIKE 'owner%'",
@@ -309,51 +292,47 @@ fn accepted_shares_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine
     assert_eq!(accept(&bob, "owner300").error(), 40903);
     assert_eq!(accept(&bob, "owner100").status, 204, "it is accepted already");
     assert_eq!(accept(&bob, "absent").error(), 40403, "the limit does not show who exists");
-    let operator = site.run(&["share", "grant", "--owner", "owner300", "--to", "bob", "--role", "reader"]);
+    let operator = store.run(&["share", "grant", "--owner", "owner300", "--to", "bob", "--role", "reader"]);
     assert!(String::from_utf8_lossy(&operator.stderr).contains("bob has accepted 100 shares already"), "{operator:?}");
     assert_eq!(decline(&bob, "owner100").status, 204);
     assert_eq!(accept(&bob, "owner300").status, 204);
-}
+});
 
-/// Shares that gave access in 0.6.0 are accepted; one with a name that no user has is an offer.
-#[rstest]
-fn shares_of_an_earlier_release_stay_effective(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+// Shares that gave access in 0.6.0 are accepted; one with a name that no user has is an offer.
+engine_test!(shares_of_an_earlier_release_stay_effective, |store: &Store| {
     let released = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/0.6.0.db");
-    match engine {
-        Engine::Sqlite => drop(std::fs::copy(&released, site.file()).expect("a copy")),
+    match store.engine {
+        Engine::Sqlite => drop(std::fs::copy(&released, store.file()).expect("a copy")),
         Engine::Postgres => {
-            let copy = site.directory().join("released.db");
+            let copy = store.directory().join("released.db");
             std::fs::copy(&released, &copy).expect("a copy");
-            assert!(site.run(&["restore", copy.to_str().expect("text")]).status.success());
+            assert!(store.run(&["restore", copy.to_str().expect("text")]).status.success());
         }
     }
-    let server = site.serve(&[]);
+    let server = store.serve(&[]);
     let token = std::fs::read_to_string(released.with_extension("token")).expect("the token beside it");
     let ada = server.client(token.trim_end());
     let expected = [("absent", "reader", "offered"), ("bob", "reader", "accepted"), ("cyd", "editor", "accepted")];
     let expected = expected.map(|(user, role, state)| granted(user, role, state)[0].clone());
     assert_eq!(shares(&ada), json!({"granted": expected, "received": received("bob", "reader", "accepted")}));
-    let [bob, cyd] = ["bob", "cyd"].map(|user| server.client(&site.token(user, &[])));
+    let [bob, cyd] = ["bob", "cyd"].map(|user| server.client(&store.token(user, &[])));
     assert_eq!(bob.get("/plants/1?owner=ada").text(), r#"{"name":"Rose","tag":"red"}"#);
     assert_eq!(cyd.call("DELETE", "/plants/1?owner=ada", &[], None).status, 204);
-}
+});
 
-/// Every pair of users, with every operation on tokens and shares: the responses to a caller are the same whether the other user
-/// exists or not, and whatever the other has.
-#[rstest]
-fn no_response_shows_which_users_tokens_or_shares_exist(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let callers = ["ada", "bob"].map(|user| (user, manager(site, &server, user)));
+// Every pair of users, with every operation on tokens and shares: the responses to a caller are the same whether the other user
+// exists or not, and whatever the other has.
+engine_test!(no_response_shows_which_users_tokens_or_shares_exist, |store: &Store| {
+    let server = store.serve(&[]);
+    let callers = ["ada", "bob"].map(|user| (user, manager(store, &server, user)));
     // "eve" has a token, plants and shares; "joe" exists and has nothing; "absent" does not exist.
-    let eve = manager(site, &server, "eve");
+    let eve = manager(store, &server, "eve");
     eve.plant(1, "Rose");
     assert_eq!(grant(&eve, "absent", "reader").status, 204);
-    let joe = server.client(&site.token("joe", &[]));
+    let joe = server.client(&store.token("joe", &[]));
     // The first use of each token is stored before their lists are compared.
     callers.iter().map(|(_, client)| client).chain([&joe]).for_each(|client| assert_eq!(client.get("/me").status, 200));
-    site.wait_for_stored_token_use();
+    store.wait_for_stored_token_use();
     let eves_token = eve.get("/me").json()["token"]["id"].as_i64().expect("an id");
     let others = ["eve", "joe", "absent"];
     for (caller, client) in &callers {
@@ -400,13 +379,11 @@ fn no_response_shows_which_users_tokens_or_shares_exist(#[values(Engine::Sqlite,
     }
     assert_eq!(eve.get("/me").status, 200);
     assert_eq!(shares(&eve), json!({"granted": granted("absent", "reader", "offered"), "received": []}));
-}
+});
 
-#[rstest]
-fn share_is_revoked_on_every_node(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let (server, other) = (site.serve(&[]), site.serve(&[]));
-    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &other, "bob"));
+engine_test!(share_is_revoked_on_every_node, |store: &Store| {
+    let (server, other) = (store.serve(&[]), store.serve(&[]));
+    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &other, "bob"));
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(accept(&bob, "ada").status, 204);
     wait_for("the share on the other node", || (bob.get("/plants?owner=ada").status == 200).then_some(()));
@@ -414,4 +391,4 @@ fn share_is_revoked_on_every_node(#[values(Engine::Sqlite, Engine::Postgres)] en
     let revoked = Stopwatch::start();
     wait_for("its end on the other node", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
     assert!(revoked.elapsed() < EFFECT_LIMIT, "{:?}", revoked.elapsed());
-}
+});

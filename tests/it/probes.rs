@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rstest::rstest;
 
-use crate::support::{Client, Engine, Site, wait_for};
+use crate::support::{Client, Engine, Store, engine_test, wait_for};
 
 /// Milliseconds for which the result of one store query is reused.
 const SHARED_FOR: u128 = 100;
@@ -22,8 +22,8 @@ fn ask_repeatedly(client: &Client, times: usize) {
 /// Asserts that these probes share one query of the store per [`SHARED_FOR`].
 #[track_caller]
 fn assert_queries_are_shared(probe: impl FnOnce(&Client)) {
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--metrics-listen", "0"]);
+    let store = Store::new(Engine::Postgres);
+    let server = store.serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let queries = || metrics.value("plantstore_database_query_duration_seconds_count", &[]);
     let before = queries();
@@ -60,10 +60,8 @@ fn abandoned_readiness_probes_share_one_store_query() {
     });
 }
 
-#[rstest]
-fn readiness_follows_the_state_of_the_store(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(readiness_follows_the_state_of_the_store, |store: &Store| {
+    let server = store.serve(&[]);
     let ready = |expected: bool| {
         wait_for("readiness to follow the store", || {
             let response = server.anonymous().get("/readyz");
@@ -76,22 +74,20 @@ fn readiness_follows_the_state_of_the_store(#[values(Engine::Sqlite, Engine::Pos
     };
     for _ in 0..3 {
         ready(true);
-        site.execute("ALTER TABLE users RENAME TO gone");
+        store.execute("ALTER TABLE users RENAME TO gone");
         ready(false);
-        site.execute("ALTER TABLE gone RENAME TO users");
+        store.execute("ALTER TABLE gone RENAME TO users");
     }
     ready(true);
-}
+});
 
-#[rstest]
-fn concurrent_probes_get_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
-    let held = site.hold_writes();
+engine_test!(concurrent_probes_get_the_same_response, |store: &Store| {
+    let server = store.serve(&["--max-in-flight", "1", "--max-waiting", "0"]);
+    let held = store.hold_writes();
     thread::scope(|scope| {
         for _ in 0..32 {
             scope.spawn(|| ask_repeatedly(&server.anonymous(), 20));
         }
     });
     drop(held);
-}
+});

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Engine, Response, Site};
+use crate::support::{Client, Response, Store, engine_test};
 
 const USERS: usize = 3;
 const CASES: u32 = 48;
@@ -150,17 +149,15 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
     Ok(())
 }
 
-#[rstest]
-fn service_agrees_with_the_model(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(service_agrees_with_the_model, |store: &Store| {
+    let server = store.serve(&[]);
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let case = std::cell::Cell::new(0);
     let outcome = TestRunner::new(config).run(&operations(), |operations| {
         // Every case has new users, without plants.
         case.set(case.get() + 1);
         let clients: Vec<Client> =
-            (0..USERS).map(|user| server.client(&site.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
+            (0..USERS).map(|user| server.client(&store.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
         let mut models = vec![Model::default(); USERS];
         for (number, operation) in operations.iter().enumerate() {
             let operation = if let ModelOperation::Again(before) = operation {
@@ -183,4 +180,4 @@ fn service_agrees_with_the_model(#[values(Engine::Sqlite, Engine::Postgres)] eng
         Ok(())
     });
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
-}
+});

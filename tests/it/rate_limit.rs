@@ -3,13 +3,11 @@
 use std::thread;
 use std::time::Duration;
 
-use rstest::rstest;
-
-use crate::support::{Client, Connection, Engine, JSON, Response, Server, Site, assert_snapshot};
+use crate::support::{Client, Connection, Engine, Garden, JSON, Response, Server, Store, assert_snapshot, engine_test};
 
 /// Starts a server with a rate so low that no request is added to the bucket while a test runs.
-fn serve_with_burst(site: &Site, burst: &str) -> Server {
-    site.serve(&["--rate-limit", "1/h", "--rate-burst", burst])
+fn serve_with_burst(store: &Store, burst: &str) -> Server {
+    store.serve(&["--rate-limit", "1/h", "--rate-burst", burst])
 }
 
 /// Remaining requests in the `RateLimit` header, and the seconds until they are restored.
@@ -30,8 +28,8 @@ fn list_status(client: &Client) -> u16 {
 }
 
 /// Responses of every kind to an authenticated user, except 429.
-fn responses_to_a_user(site: &Site, ada: &Client) -> Vec<Response> {
-    let reader = Client { token: Some(site.token("ada", &["--scope", "plants:read"])), ..ada.clone() };
+fn responses_to_a_user(store: &Store, ada: &Client) -> Vec<Response> {
+    let reader = Client { token: Some(store.token("ada", &["--scope", "plants:read"])), ..ada.clone() };
     let body = Some(&br#"{"id":1,"name":"Rose"}"#[..]);
     let responses = vec![
         ada.call("POST", "/plants", &[JSON], body),
@@ -80,11 +78,9 @@ fn responses_to_anonymous(server: &Server) -> Vec<Response> {
 /// Options with low limits, so that `responses_to_anonymous` gets 429 and 408.
 const STRICT: [&str; 6] = ["--auth-failure-rate", "1", "--auth-failure-burst", "1", "--header-timeout", "5s"];
 
-#[rstest]
-fn burst_is_allowed_and_then_rejected_with_429(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve_with_burst(site, "5");
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(burst_is_allowed_and_then_rejected_with_429, |store: &Store| {
+    let server = serve_with_burst(store, "5");
+    let ada = server.client(&store.token("ada", &[]));
     for still in (0..5).rev() {
         let response = ada.get("/plants");
         assert_eq!((response.status, left(&response).0), (200, still));
@@ -110,14 +106,12 @@ fn burst_is_allowed_and_then_rejected_with_429(#[values(Engine::Sqlite, Engine::
 
     {"error":42900,"message":"this user has sent too many requests, nothing was done: try again in (3600) s"}
     "#);
-}
+});
 
 // Waits for `Retry-After` in real time. Unit tests cover its bounds.
-#[rstest]
-fn request_after_retry_after_is_served(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--rate-limit", "20/m", "--rate-burst", "1"]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(request_after_retry_after_is_served, |store: &Store| {
+    let server = store.serve(&["--rate-limit", "20/m", "--rate-burst", "1"]);
+    let ada = server.client(&store.token("ada", &[]));
     let mut connection = ada.connect();
     let mut list = || {
         connection.send(ada.bytes("GET", "/plants", &[], None));
@@ -133,29 +127,25 @@ fn request_after_retry_after_is_served(#[values(Engine::Sqlite, Engine::Postgres
         let response = list();
         assert_eq!(response.status, 200, "after {wait} s");
     }
-}
+});
 
-#[rstest]
-fn rejected_request_has_no_effect(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve_with_burst(site, "1");
-    let unlimited = site.serve(&[]);
-    let token = site.token("ada", &[]);
+engine_test!(rejected_request_has_no_effect, |store: &Store| {
+    let server = serve_with_burst(store, "1");
+    let unlimited = store.serve(&[]);
+    let token = store.token("ada", &[]);
     let (ada, elsewhere) = (server.client(&token), unlimited.client(&token));
     elsewhere.plant(1, "Rose");
     assert_eq!(list_status(&ada), 200);
     assert_eq!(ada.post(r#"{"id":2,"name":"Fern"}"#).error(), 42900);
     assert_eq!(ada.delete(1).error(), 42900);
     assert_eq!(elsewhere.ids(), [1]);
-    assert_eq!(list_status(&serve_with_burst(site, "1").client(&token)), 200, "each node has its own count");
-}
+    assert_eq!(list_status(&serve_with_burst(store, "1").client(&token)), 200, "each node has its own count");
+});
 
 // After authentication, the rate limit is the first check.
-#[rstest]
-fn rate_limit_is_checked_before_everything_else(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve_with_burst(site, "1");
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(rate_limit_is_checked_before_everything_else, |store: &Store| {
+    let server = serve_with_burst(store, "1");
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(list_status(&ada), 200);
     let huge = [JSON, ("Content-Length", "5368709120")];
     assert_eq!(ada.call("POST", "/plants", &huge, None).error(), 42900);
@@ -164,15 +154,13 @@ fn rate_limit_is_checked_before_everything_else(#[values(Engine::Sqlite, Engine:
     assert_eq!(ada.get("/nothing").error(), 42900);
     assert_eq!(ada.call("PUT", "/plants", &[], None).error(), 42900);
     assert_eq!(ada.call("GET", "/plants", &[("Host", "again")], None).error(), 42900);
-    let reader = server.client(&site.token("ada", &["--scope", "plants:read"]));
+    let reader = server.client(&store.token("ada", &["--scope", "plants:read"]));
     assert_eq!(reader.delete(1).error(), 42900);
-}
+});
 
-#[rstest]
-fn users_do_not_affect_each_other(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve_with_burst(site, "3");
-    let [ada, bob] = ["ada", "bob"].map(|name| server.client(&site.token(name, &[])));
+engine_test!(users_do_not_affect_each_other, |store: &Store| {
+    let server = serve_with_burst(store, "3");
+    let [ada, bob] = ["ada", "bob"].map(|name| server.client(&store.token(name, &[])));
     let statuses: Vec<u16> = (0..20).map(|_| list_status(&ada)).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 3, "{statuses:?}");
     for still in (0..3).rev() {
@@ -180,25 +168,21 @@ fn users_do_not_affect_each_other(#[values(Engine::Sqlite, Engine::Postgres)] en
         assert_eq!((response.status, left(&response).0), (200, still), "bob's quota is untouched");
     }
     assert_eq!((list_status(&ada), list_status(&bob)), (429, 429));
-}
+});
 
-#[rstest]
-fn the_tokens_of_a_user_share_one_quota(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve_with_burst(site, "4");
-    let clients = [0, 1].map(|_| server.client(&site.token("ada", &[])));
+engine_test!(the_tokens_of_a_user_share_one_quota, |store: &Store| {
+    let server = serve_with_burst(store, "4");
+    let clients = [0, 1].map(|_| server.client(&store.token("ada", &[])));
     for still in (0..4).rev() {
         assert_eq!(left(&clients[usize::from(still % 2 == 0)].get("/plants")).0, still);
     }
-    let fresh = server.client(&site.token("ada", &[]));
+    let fresh = server.client(&store.token("ada", &[]));
     assert_eq!(clients.iter().chain([&fresh]).map(list_status).collect::<Vec<_>>(), [429, 429, 429]);
-}
+});
 
-#[rstest]
-fn concurrent_requests_get_no_more_than_the_burst(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = serve_with_burst(site, "50");
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(concurrent_requests_get_no_more_than_the_burst, |store: &Store| {
+    let server = serve_with_burst(store, "50");
+    let ada = server.client(&store.token("ada", &[]));
     let granted: usize = thread::scope(|scope| {
         let clients: Vec<_> = (0..8)
             .map(|_| {
@@ -215,15 +199,13 @@ fn concurrent_requests_get_no_more_than_the_burst(#[values(Engine::Sqlite, Engin
         clients.into_iter().map(|client| client.join().expect("a client")).sum()
     });
     assert_eq!(granted, 50);
-}
+});
 
-#[rstest]
-fn every_response_has_the_policy_and_the_remaining_quota(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[&["--rate-limit", "1/h", "--rate-burst", "100"], &STRICT[..]].concat());
+engine_test!(every_response_has_the_policy_and_the_remaining_quota, |store: &Store| {
+    let server = store.serve(&[&["--rate-limit", "1/h", "--rate-burst", "100"], &STRICT[..]].concat());
     let policy = Some(r#""user";q=100;w=360000"#);
-    let ada = server.client(&site.token("ada", &[]));
-    for (number, response) in (0..).zip(responses_to_a_user(site, &ada)) {
+    let ada = server.client(&store.token("ada", &[]));
+    for (number, response) in (0..).zip(responses_to_a_user(store, &ada)) {
         assert_eq!(response.header("ratelimit-policy"), policy, "{response:?}");
         assert_eq!(left(&response).0, 99 - number, "every response is counted: {response:?}");
     }
@@ -234,26 +216,20 @@ fn every_response_has_the_policy_and_the_remaining_quota(#[values(Engine::Sqlite
     let before = left(&ada.get("/plants")).0;
     assert_eq!(server.client(ada.token.as_deref().expect("a token")).get("/livez").header("ratelimit"), None);
     assert_eq!(left(&ada.get("/plants")).0, before - 1, "probes do not count, with a token or without");
-}
+});
 
-#[rstest]
-fn rejected_connection_gets_the_policy(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--rate-limit", "1/h", "--max-connections", "1"]);
+engine_test!(rejected_connection_gets_the_policy, |store: &Store| {
+    let server = store.serve(&["--rate-limit", "1/h", "--max-connections", "1"]);
     let mut first = Connection::open(server.address());
     first.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(first.read_response(false).status, 200);
     let turned_away = Connection::open(server.address()).read_response(false);
     assert_eq!(turned_away.error(), 50300);
     assert_eq!(turned_away.header("ratelimit-policy"), Some(r#""user";q=1;w=3600"#));
-}
+});
 
-#[rstest]
-fn without_the_option_there_is_no_limit_and_no_header(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&STRICT);
-    let ada = server.client(&site.token("ada", &[]));
-    for response in responses_to_a_user(site, &ada).into_iter().chain(responses_to_anonymous(&server)) {
+engine_test!(without_the_option_there_is_no_limit_and_no_header, &STRICT, |Garden { store, server, ada }: &Garden| {
+    for response in responses_to_a_user(store, ada).into_iter().chain(responses_to_anonymous(server)) {
         assert!(response.headers.iter().all(|(name, _)| !name.contains("ratelimit")), "{response:?}");
     }
     let mut connection = ada.connect();
@@ -261,26 +237,24 @@ fn without_the_option_there_is_no_limit_and_no_header(#[values(Engine::Sqlite, E
         connection.send(ada.bytes("GET", "/plants", &[], None));
         assert_eq!(connection.read_response(false).status, 200);
     }
-}
+});
 
-#[rstest]
-fn burst_defaults_to_the_rate(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = site.token("ada", &[]);
+engine_test!(burst_defaults_to_the_rate, |store: &Store| {
+    let token = store.token("ada", &[]);
     let policy = |server: &Server| server.client(&token).get("/plants").header("ratelimit-policy").map(str::to_owned);
     for (rate, expected) in
         [("100/s", r#""user";q=100;w=1"#), ("600/m", r#""user";q=600;w=60"#), ("7/h", r#""user";q=7;w=3600"#)]
     {
-        assert_eq!(policy(&site.serve(&["--rate-limit", rate])).as_deref(), Some(expected), "{rate}");
+        assert_eq!(policy(&store.serve(&["--rate-limit", rate])).as_deref(), Some(expected), "{rate}");
     }
-    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("PLANTSTORE_RATE_LIMIT", "100/s").env("PLANTSTORE_RATE_BURST", "250");
     assert_eq!(policy(&Server::start(command)).as_deref(), Some(r#""user";q=250;w=3"#));
-}
+});
 
 #[test]
 fn invalid_rates_are_rejected_with_one_clear_line() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     for (options, words) in [
         (
             &["--rate-limit", "100"][..],
@@ -291,10 +265,10 @@ fn invalid_rates_are_rejected_with_one_clear_line() {
         (&["--rate-limit", "1/s", "--rate-burst", "0"], "--rate-burst"),
         (&["--rate-burst", "200"], "error: --rate-burst needs a --rate-limit, for example 100/s"),
     ] {
-        let output = site.run(&[&["serve"], options].concat());
+        let output = store.run(&[&["serve"], options].concat());
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{options:?}: {errors}");
         assert!(errors.contains(words) && errors.lines().count() == 1, "{options:?}: {errors}");
     }
-    assert!(!site.file().exists(), "a server that cannot start creates no store");
+    assert!(!store.file().exists(), "a server that cannot start creates no store");
 }

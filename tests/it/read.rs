@@ -1,15 +1,9 @@
 //! Reading one plant.
 
-use rstest::rstest;
-
-use crate::support::{Engine, Site, assert_snapshot};
+use crate::support::{Garden, Store, assert_snapshot, engine_test};
 use crate::tokens::manager;
 
-#[rstest]
-fn plant_is_read_at_its_location(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(plant_is_read_at_its_location, |Garden { ada, .. }: &Garden| {
     let created = ada.post(r#"{"id":-9223372036854775808,"name":"Rose","tag":"red"}"#);
     ada.plant(i64::MAX, "Fern");
     let location = created.header("location").expect("a location").to_owned();
@@ -33,13 +27,9 @@ fn plant_is_read_at_its_location(#[values(Engine::Sqlite, Engine::Postgres)] eng
     let head = ada.call("HEAD", &location, &[], None);
     assert_eq!((head.status, head.header("content-length")), (200, Some("27")));
     assert_eq!(head.header("etag"), found.header("etag"));
-}
+});
 
-#[rstest]
-fn entity_tag_of_a_plant_follows_its_collection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+engine_test!(entity_tag_of_a_plant_follows_its_collection, |Garden { ada, .. }: &Garden| {
     ada.plant(1, "Rose");
     let tag = ada.get("/plants/1").header("etag").expect("a tag").to_owned();
     let again = |tag: &str, path: &str| ada.call("GET", path, &[("If-None-Match", tag)], None);
@@ -49,13 +39,11 @@ fn entity_tag_of_a_plant_follows_its_collection(#[values(Engine::Sqlite, Engine:
     assert_eq!(ada.delete(1).status, 204);
     ada.plant(1, "Fern");
     assert_eq!(again(&tag, "/plants/1").text(), r#"{"name":"Fern"}"#);
-}
+});
 
-#[rstest]
-fn unknown_plant_is_the_same_404_as_for_delete(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+engine_test!(unknown_plant_is_the_same_404_as_for_delete, |store: &Store| {
+    let server = store.serve(&[]);
+    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
     bob.plant(1, "Rose");
     let of_delete = ada.delete(1);
     assert_eq!(of_delete.error(), 40400);
@@ -81,6 +69,6 @@ fn unknown_plant_is_the_same_404_as_for_delete(#[values(Engine::Sqlite, Engine::
     ] {
         assert_eq!(ada.get(path).error(), code, "{path}");
     }
-    let writer = server.client(&site.token("ada", &["--scope", "plants:write"]));
+    let writer = server.client(&store.token("ada", &["--scope", "plants:write"]));
     assert_eq!(writer.get("/plants/1").error(), 40300);
-}
+});

@@ -8,8 +8,8 @@ use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Cluster, CompletedWrite, Engine, History, Random, RetryingClients, Server, Site, Stage, TcpProxy, Workload,
-    wait_for,
+    Cluster, CompletedWrite, Engine, History, Random, RetryingClients, Server, Stage, Store, TcpProxy, Workload,
+    engine_test, wait_for,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
@@ -23,15 +23,15 @@ fn kills() -> usize {
 }
 
 /// Starts two nodes on PostgreSQL, one on SQLite.
-fn nodes(site: &Site) -> Vec<Server> {
-    let count = if matches!(site.engine, Engine::Sqlite) { 1 } else { 2 };
-    (0..count).map(|_| site.serve(QUIET)).collect()
+fn nodes(store: &Store) -> Vec<Server> {
+    let count = if matches!(store.engine, Engine::Sqlite) { 1 } else { 2 };
+    (0..count).map(|_| store.serve(QUIET)).collect()
 }
 
 /// Starts a node again on the same address.
-fn restart(site: &Site, address: SocketAddr) -> Server {
+fn restart(store: &Store, address: SocketAddr) -> Server {
     let listen = address.to_string();
-    Server::start(site.command(&[&["serve", "--no-first-token", "--listen", &listen], QUIET].concat()))
+    Server::start(store.command(&[&["serve", "--no-first-token", "--listen", &listen], QUIET].concat()))
 }
 
 struct RetryTest {
@@ -43,8 +43,8 @@ struct RetryTest {
 }
 
 impl RetryTest {
-    fn on(site: &Site, nodes: &[Server], keys: bool) -> Self {
-        let tokens = ["ada", "ben"].map(|user| site.token(user, &[])).to_vec();
+    fn on(store: &Store, nodes: &[Server], keys: bool) -> Self {
+        let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
         let nodes: Vec<SocketAddr> = nodes.iter().map(Server::address).collect();
         let clients = RetryingClients { nodes: nodes.clone(), tokens: tokens.clone(), clients: 8, ids: 3, keys };
         let listers = Workload { nodes, tokens, writers: 0, listers: 1, ids: 3, pause: Duration::from_millis(2) };
@@ -60,13 +60,13 @@ impl RetryTest {
     }
 
     /// Checks that each write happened once, and that the stored responses are those that clients got.
-    fn check(&self, site: &Site) {
+    fn check(&self, store: &Store) {
         self.history.check().unwrap();
         let mut reported: Vec<([u8; 32], i64)> =
             self.completed.iter().map(|completed| (Sha256::digest(&completed.key).into(), completed.number)).collect();
         reported.sort_unstable();
         let reported: Vec<i64> = reported.into_iter().map(|(_, number)| number).collect();
-        assert_eq!(site.rows("SELECT outcome FROM idempotency_keys ORDER BY key"), reported);
+        assert_eq!(store.rows("SELECT outcome FROM idempotency_keys ORDER BY key"), reported);
         let replayed = self.completed.iter().filter(|completed| completed.replayed).count();
         assert!(replayed > 0, "no client had to retry, of {}", self.completed.len());
     }
@@ -78,43 +78,39 @@ fn wait_for_writes(history: &History, more: usize) {
     wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
 }
 
-#[rstest]
-fn every_write_happens_once_though_the_service_is_killed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let mut nodes = nodes(site);
-    let mut test = RetryTest::on(site, &nodes, true);
+engine_test!(every_write_happens_once_though_the_service_is_killed, |store: &Store| {
+    let mut nodes = nodes(store);
+    let mut test = RetryTest::on(store, &nodes, true);
     test.run(|history| {
         let mut random = Random::new(1);
         for _ in 0..kills() {
             wait_for_writes(history, 10 + random.below(60));
             let node = random.below(nodes.len());
             nodes[node].kill();
-            nodes[node] = restart(site, nodes[node].address());
+            nodes[node] = restart(store, nodes[node].address());
         }
         wait_for_writes(history, 50);
     });
-    test.check(site);
-}
+    test.check(store);
+});
 
 // Control experiment: without keys, the same clients get wrong responses.
-#[rstest]
-fn without_keys_some_writes_happen_twice(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let nodes = nodes(site);
-    let mut test = RetryTest::on(site, &nodes, false);
+engine_test!(without_keys_some_writes_happen_twice, |store: &Store| {
+    let nodes = nodes(store);
+    let mut test = RetryTest::on(store, &nodes, false);
     wait_for("a violation", || {
         test.run(|history| wait_for_writes(history, 100));
         test.history.check().err()
     });
-}
+});
 
 #[rstest]
 #[case::requires_postgres()]
 fn every_write_happens_once_though_the_database_is_killed() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let nodes = nodes(&site);
-    let mut test = RetryTest::on(&site, &nodes, true);
+    let store = Store::on(&cluster);
+    let nodes = nodes(&store);
+    let mut test = RetryTest::on(&store, &nodes, true);
     test.run(|history| {
         let mut random = Random::new(2);
         for _ in 0..kills().div_ceil(2) {
@@ -124,7 +120,7 @@ fn every_write_happens_once_though_the_database_is_killed() {
         }
         wait_for_writes(history, 50);
     });
-    test.check(&site);
+    test.check(&store);
 }
 
 /// After two of three cuts the node can reconnect and look up the outcome of the commit. Every third cut lasts until
@@ -133,12 +129,12 @@ fn every_write_happens_once_though_the_database_is_killed() {
 #[case::requires_postgres()]
 fn every_write_happens_once_though_commits_are_cut_off() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
+    let store = Store::on(&cluster);
     let proxy = TcpProxy::start(cluster.address());
-    let short_timeout = site.through(&proxy).serve(&[QUIET, &["--store-timeout", "500ms"]].concat());
-    let nodes = [site.serve(QUIET), short_timeout];
+    let short_timeout = store.through(&proxy).serve(&[QUIET, &["--store-timeout", "500ms"]].concat());
+    let nodes = [store.serve(QUIET), short_timeout];
     let failures = |number: &str| nodes[1].log().matches(&format!("\"error\":{number}")).count();
-    let mut test = RetryTest::on(&site, &nodes, true);
+    let mut test = RetryTest::on(&store, &nodes, true);
     test.run(|history| {
         let mut random = Random::new(3);
         for cut in 1..=3 * kills() {
@@ -156,6 +152,6 @@ fn every_write_happens_once_though_commits_are_cut_off() {
         }
         wait_for_writes(history, 50);
     });
-    test.check(&site);
+    test.check(&store);
     assert!(failures("50301") > 0, "no commit had an unknown outcome");
 }

@@ -2,18 +2,16 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rstest::rstest;
-
-use crate::support::{Engine, Site, StopOnDrop};
+use crate::support::{StopOnDrop, Store, engine_test};
 
 const MILLION: i64 = 1_000_000;
 /// Memory that a list may need in addition to that of an idle server.
 const EXTRA_KIB: u64 = 16 * 1024;
 
 /// Inserts a million plants of one user directly into the store and returns a token.
-fn plant_a_million(site: &Site) -> String {
-    let token = site.token("ada", &[]);
-    site.execute(&format!(
+fn plant_a_million(store: &Store) -> String {
+    let token = store.token("ada", &[]);
+    store.execute(&format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MILLION})
          INSERT INTO plants (user_id, plant_id, name, tag, version)
          SELECT 1, n * 10, 'plant ' || n, 'tag', 0 FROM numbers"
@@ -30,11 +28,9 @@ impl Drop for DecrementOnDrop<'_> {
     }
 }
 
-#[rstest]
-fn a_million_plants_are_streamed_in_bounded_memory(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = plant_a_million(site);
-    let server = site.serve(&[]);
+engine_test!(a_million_plants_are_streamed_in_bounded_memory, |store: &Store| {
+    let token = plant_a_million(store);
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     // Fills caches and opens connections before the memory is measured.
     assert_eq!(ada.get("/plants?limit=20").status, 200);
@@ -53,14 +49,12 @@ fn a_million_plants_are_streamed_in_bounded_memory(#[values(Engine::Sqlite, Engi
     }
     assert_eq!(plants, 1_000_000);
     assert!(largest - before <= EXTRA_KIB, "{} KiB more than the {before} KiB before", largest - before);
-}
+});
 
 // Four clients read long lists as fast as the server sends them, and `/livez` is requested meanwhile.
-#[rstest]
-fn long_lists_do_not_starve_other_requests(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let token = plant_a_million(site);
-    let server = site.serve(&["--log-level", "warn"]);
+engine_test!(long_lists_do_not_starve_other_requests, |store: &Store| {
+    let token = plant_a_million(store);
+    let server = store.serve(&["--log-level", "warn"]);
     let ada = server.client(&token);
     let running = AtomicUsize::new(4);
     let probes = std::thread::scope(|scope| {
@@ -86,15 +80,11 @@ fn long_lists_do_not_starve_other_requests(#[values(Engine::Sqlite, Engine::Post
         probes
     });
     assert!(probes >= 20, "only {probes} other requests got a response while four million plants were sent");
-}
+});
 
-#[rstest]
-fn paging_through_a_million_lists_each_plant_once_under_writes(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let token = plant_a_million(site);
-    let server = site.serve(&[]);
+engine_test!(paging_through_a_million_lists_each_plant_once_under_writes, |store: &Store| {
+    let token = plant_a_million(store);
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -125,4 +115,4 @@ fn paging_through_a_million_lists_each_plant_once_under_writes(
         }
         assert_eq!(expected, (MILLION + 1) * 10, "the list is incomplete");
     });
-}
+});

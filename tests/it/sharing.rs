@@ -3,25 +3,24 @@
 use std::collections::BTreeSet;
 use std::process::Stdio;
 
-use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Client, Engine, Response, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Client, Engine, Response, Server, Store, assert_snapshot, engine_test, wait_for};
 
 #[track_caller]
-fn share(site: &Site, arguments: &[&str]) -> String {
-    let output = site.run(&[&["share"], arguments].concat());
+fn share(store: &Store, arguments: &[&str]) -> String {
+    let output = store.run(&[&["share"], arguments].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
 #[track_caller]
-fn grant(site: &Site, owner: &str, to: &str, role: &str) {
-    share(site, &["grant", "--owner", owner, "--to", to, "--role", role]);
+fn grant(store: &Store, owner: &str, to: &str, role: &str) {
+    share(store, &["grant", "--owner", owner, "--to", to, "--role", role]);
 }
 
-fn clients<const N: usize>(site: &Site, server: &Server, users: [&str; N]) -> [Client; N] {
-    users.map(|user| server.client(&site.token(user, &[])))
+fn clients<const N: usize>(store: &Store, server: &Server, users: [&str; N]) -> [Client; N] {
+    users.map(|user| server.client(&store.token(user, &[])))
 }
 
 #[track_caller]
@@ -58,12 +57,10 @@ fn pages(client: &Client, first: &str) -> Vec<(i64, String)> {
     found
 }
 
-#[rstest]
-fn reader_lists_shared_plants_and_cannot_change_them(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-    grant(site, "ada", "bob", "reader");
+engine_test!(reader_lists_shared_plants_and_cannot_change_them, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+    grant(store, "ada", "bob", "reader");
     ada.plant(1, "Rose");
     ada.plant(3, "Fern");
     bob.plant(1, "Ivy");
@@ -94,14 +91,12 @@ fn reader_lists_shared_plants_and_cannot_change_them(#[values(Engine::Sqlite, En
     assert_eq!(bob.delete(3).error(), 40400);
     assert_eq!(bob.delete(1).status, 204);
     assert_eq!(ada.ids(), [1, 3]);
-}
+});
 
-#[rstest]
-fn editor_creates_and_deletes_shared_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-    grant(site, "ada", "bob", "editor");
+engine_test!(editor_creates_and_deletes_shared_plants, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+    grant(store, "ada", "bob", "editor");
     ada.plant(1, "Rose");
     let created = post_to(&bob, "ada", 2, "Moss");
     assert_eq!((created.status, created.text()), (200, r#"{"name":"Moss"}"#));
@@ -118,16 +113,12 @@ fn editor_creates_and_deletes_shared_plants(#[values(Engine::Sqlite, Engine::Pos
         "the owner does not see the plants of the grantee"
     );
     assert_eq!(post_to(&bob, "bob", 3, "Own").status, 200, "the caller may name themselves as the owner");
-}
+});
 
-#[rstest]
-fn idempotency_key_is_not_replayed_for_an_owner_who_was_created_again(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-    grant(site, "ada", "bob", "editor");
+engine_test!(idempotency_key_is_not_replayed_for_an_owner_who_was_created_again, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+    grant(store, "ada", "bob", "editor");
     ada.plant(2, "Fern");
     let headers = |key| [("Content-Type", "application/json"), ("Idempotency-Key", key)];
     let create = || bob.call("POST", "/plants?owner=ada", &headers("create"), Some(br#"{"id":1,"name":"Moss"}"#));
@@ -137,9 +128,9 @@ fn idempotency_key_is_not_replayed_for_an_owner_who_was_created_again(
     for again in [create(), delete(), malformed()] {
         assert_eq!(again.header("idempotency-replayed"), Some("true"), "{}", again.wire());
     }
-    assert!(site.run(&["user", "delete", "ada", "--yes"]).status.success());
-    let ada = server.client(&site.token("ada", &[]));
-    grant(site, "ada", "bob", "editor");
+    assert!(store.run(&["user", "delete", "ada", "--yes"]).status.success());
+    let ada = server.client(&store.token("ada", &[]));
+    grant(store, "ada", "bob", "editor");
     wait_for("the grant of the new owner to take effect", || {
         (bob.get("/plants?owner=ada").text() == "[]").then_some(())
     });
@@ -147,29 +138,25 @@ fn idempotency_key_is_not_replayed_for_an_owner_who_was_created_again(
         assert_eq!(again.error(), 42200, "{}", again.wire());
     }
     assert_eq!(ada.ids(), [0_i64; 0]);
-}
+});
 
-#[rstest]
-fn scopes_apply_to_shared_plants(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada] = clients(site, &server, ["ada"]);
+engine_test!(scopes_apply_to_shared_plants, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada] = clients(store, &server, ["ada"]);
     ada.plant(1, "Rose");
-    let bob = server.client(&site.token("bob", &["--scope", "plants:read"]));
-    grant(site, "ada", "bob", "editor");
+    let bob = server.client(&store.token("bob", &["--scope", "plants:read"]));
+    grant(store, "ada", "bob", "editor");
     for rejected in [post_to(&bob, "ada", 2, "Moss"), delete_of(&bob, "ada", 1)] {
         assert_eq!(rejected.error(), 40300);
         assert!(rejected.header("www-authenticate").expect("a challenge").contains("insufficient_scope"));
     }
     assert_eq!(bob.get("/plants?owner=ada&include=id").ids(), [1]);
-}
+});
 
-#[rstest]
-fn owner_who_shares_nothing_looks_like_a_missing_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob, _cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-    grant(site, "ada", "cyd", "editor");
+engine_test!(owner_who_shares_nothing_looks_like_a_missing_user, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob, _cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+    grant(store, "ada", "cyd", "editor");
     ada.plant(1, "Rose");
     let visible = |response: &Response| (response.status, response.text().to_owned(), response.headers.len());
     for owner in ["ada", "cyd", "AdA", "", "%20", "%ff", "ada%00", &"x".repeat(300)] {
@@ -189,19 +176,15 @@ fn owner_who_shares_nothing_looks_like_a_missing_user(#[values(Engine::Sqlite, E
     }
     assert_eq!(ada.ids(), [1]);
     assert_eq!(bob.get("/plants").text(), "[]");
-}
+});
 
-#[rstest]
-fn grants_and_revocations_take_effect_within_seconds_on_every_node(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let nodes = [site.serve(&[]), site.serve(&[])];
-    let [ada, bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
+engine_test!(grants_and_revocations_take_effect_within_seconds_on_every_node, |store: &Store| {
+    let nodes = [store.serve(&[]), store.serve(&[])];
+    let [ada, bob] = ["ada", "bob"].map(|user| store.token(user, &[]));
     nodes[0].client(&ada).plant(1, "Rose");
     let bobs = nodes.each_ref().map(|node| node.client(&bob));
     let tags = bobs.each_ref().map(|bob| bob.get("/plants").header("etag").expect("a tag").to_owned());
-    grant(site, "ada", "bob", "reader");
+    grant(store, "ada", "bob", "reader");
     for (bob, tag) in bobs.iter().zip(&tags) {
         wait_for("the grant to take effect", || (bob.ids() == [1]).then_some(()));
         assert_eq!(
@@ -211,27 +194,25 @@ fn grants_and_revocations_take_effect_within_seconds_on_every_node(
         );
         assert_eq!(post_to(bob, "ada", 2, "Moss").error(), 40300);
     }
-    grant(site, "ada", "bob", "editor");
+    grant(store, "ada", "bob", "editor");
     for (bob, id) in bobs.iter().zip(2..) {
         wait_for("the new role to take effect", || (post_to(bob, "ada", id, "Moss").status == 200).then_some(()));
     }
     let shared = bobs[0].get("/plants").header("etag").expect("a tag").to_owned();
-    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
     for bob in &bobs {
         wait_for("the revocation to take effect", || bob.ids().is_empty().then_some(()));
         assert_eq!(post_to(bob, "ada", 9, "Moss").error(), 40400);
         assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", &shared)], None).status, 200);
     }
     assert_eq!(nodes[1].client(&ada).ids(), [1, 2, 3]);
-}
+});
 
-#[rstest]
-fn pages_of_several_owners_list_every_plant_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-    grant(site, "ada", "bob", "reader");
-    grant(site, "cyd", "bob", "reader");
+engine_test!(pages_of_several_owners_list_every_plant_once, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob, cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+    grant(store, "ada", "bob", "reader");
+    grant(store, "cyd", "bob", "reader");
     let mut all = BTreeSet::new();
     for (client, name, ids) in [(&ada, "ada", -3..9), (&bob, "bob", 0..3), (&cyd, "cyd", 2..7)] {
         for id in ids.chain([i64::MIN, i64::MAX]) {
@@ -255,34 +236,30 @@ fn pages_of_several_owners_list_every_plant_once(#[values(Engine::Sqlite, Engine
     let own = bob.get("/plants?limit=2&include=id,owner&owner=bob").next().expect("a page").replace("&owner=bob", "");
     let after: Vec<_> = all.iter().filter(|known| **known > (0, "bob".to_owned())).cloned().collect();
     assert_eq!(pages(&bob, &own), after);
-}
+});
 
-#[rstest]
-fn cursor_of_several_owners_is_valid_after_the_revocation(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-    grant(site, "ada", "bob", "reader");
+engine_test!(cursor_of_several_owners_is_valid_after_the_revocation, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+    grant(store, "ada", "bob", "reader");
     for id in 1..=3 {
         ada.plant(id, "Rose");
         bob.plant(id, "Ivy");
     }
     let after_ada = bob.get("/plants?limit=1&include=id").next().expect("a page");
     let after_bob = bob.get("/plants?limit=2&include=id").next().expect("a page");
-    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
     wait_for("the revocation to take effect", || (bob.ids() == [1, 2, 3]).then_some(()));
     assert_eq!(bob.get(&after_ada).ids(), [1]);
     assert_eq!(bob.get(&after_bob).ids(), [2, 3]);
-}
+});
 
 // The names are long, so that lists and pages are read from the store in many steps.
-#[rstest]
-fn long_lists_of_several_owners_are_streamed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-    grant(site, "ada", "bob", "reader");
-    grant(site, "cyd", "bob", "editor");
+engine_test!(long_lists_of_several_owners_are_streamed, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob, cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+    grant(store, "ada", "bob", "reader");
+    grant(store, "cyd", "bob", "editor");
     let name = "x".repeat(1_000);
     let mut all = Vec::new();
     for id in 0..150 {
@@ -300,46 +277,42 @@ fn long_lists_of_several_owners_are_streamed(#[values(Engine::Sqlite, Engine::Po
         assert_eq!(page.next().is_some(), limit < all.len());
         assert_eq!(pages(&bob, &format!("/plants?limit={limit}&include=id,owner")), all);
     }
-}
+});
 
 // With any page size, a page that ends with the last plant has no next link.
-#[rstest]
-fn the_last_page_of_several_owners_has_no_next(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [_ada, bob] = clients(site, &server, ["ada", "bob"]);
-    grant(site, "ada", "bob", "reader");
+engine_test!(the_last_page_of_several_owners_has_no_next, |store: &Store| {
+    let server = store.serve(&[]);
+    let [_ada, bob] = clients(store, &server, ["ada", "bob"]);
+    grant(store, "ada", "bob", "reader");
     for count in [127_i64, 128, 129, 255, 256, 257, 512, 1_024, 1_025] {
-        site.execute(&format!(
+        store.execute(&format!(
             "DELETE FROM plants;
              WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
              INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, 'Rose', 0 FROM numbers"
         ));
         // Increments the version of ada's list, as a write through the server does.
-        let users = if matches!(site.engine, Engine::Postgres) { "collections" } else { "users" };
-        site.execute(&format!("UPDATE {users} SET version = version + 1 WHERE user_id = 1"));
+        let users = if matches!(store.engine, Engine::Postgres) { "collections" } else { "users" };
+        store.execute(&format!("UPDATE {users} SET version = version + 1 WHERE user_id = 1"));
         for (limit, next) in [(count - 1, true), (count, false), (count + 1, false)] {
             let page = bob.get(&format!("/plants?limit={limit}&include=id"));
             assert_eq!(page.ids().len(), usize::try_from(limit.min(count)).expect("few"), "{limit} of {count}");
             assert_eq!(page.next().is_some(), next, "{limit} of {count}");
         }
     }
-}
+});
 
-#[rstest]
-fn deleting_a_user_ends_their_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob, cyd] = clients(site, &server, ["ada", "bob", "cyd"]);
-    grant(site, "ada", "bob", "editor");
-    grant(site, "bob", "cyd", "editor");
+engine_test!(deleting_a_user_ends_their_shares, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob, cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+    grant(store, "ada", "bob", "editor");
+    grant(store, "bob", "cyd", "editor");
     ada.plant(1, "Rose");
     bob.plant(2, "Ivy");
     assert_eq!((bob.ids(), cyd.ids()), (vec![1, 2], vec![2]));
     let mut deletion =
-        site.command(&["user", "delete", "--yes", "bob"]).stderr(Stdio::null()).spawn().expect("the command");
+        store.command(&["user", "delete", "--yes", "bob"]).stderr(Stdio::null()).spawn().expect("the command");
     wait_for("bob to be deleted", || {
-        site.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(())
+        store.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(())
     });
     // Servers still have bob's token in their cache, but write nothing for a deleted user or on their behalf.
     assert_eq!(post_to(&bob, "ada", 3, "Moss").error(), 40101);
@@ -350,19 +323,17 @@ fn deleting_a_user_ends_their_shares(#[values(Engine::Sqlite, Engine::Postgres)]
     assert_eq!(ada.ids(), [1]);
     assert!(deletion.wait().expect("the command ends").success());
     // To a new user of the same name it is an offer.
-    let bob = server.client(&site.token("bob", &[]));
+    let bob = server.client(&store.token("bob", &[]));
     assert_eq!(bob.ids(), Vec::<i64>::new());
-    let listed: serde_json::Value = serde_json::from_str(&share(site, &["list", "--json"])).expect("JSON");
+    let listed: serde_json::Value = serde_json::from_str(&share(store, &["list", "--json"])).expect("JSON");
     assert_eq!(listed.as_array().map(Vec::len), Some(1));
     assert_eq!([&listed[0]["owner"], &listed[0]["to"], &listed[0]["state"]], ["ada", "bob", "offered"]);
-}
+});
 
-#[rstest]
-fn entity_tag_changes_with_the_plants_of_every_owner(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-    grant(site, "ada", "bob", "editor");
+engine_test!(entity_tag_changes_with_the_plants_of_every_owner, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+    grant(store, "ada", "bob", "editor");
     let mut seen = BTreeSet::new();
     let mut changed = || seen.insert(bob.get("/plants").header("etag").expect("a tag").to_owned());
     assert!(changed());
@@ -373,14 +344,12 @@ fn entity_tag_changes_with_the_plants_of_every_owner(#[values(Engine::Sqlite, En
     assert_eq!(delete_of(&bob, "ada", 1).status, 204);
     assert!(changed());
     assert!(!changed(), "the tag changes only after a write");
-}
+});
 
-#[rstest]
-fn cached_list_of_several_owners_follows_all_of_them(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [ada, bob] = clients(site, &server, ["ada", "bob"]);
-    grant(site, "ada", "bob", "editor");
+engine_test!(cached_list_of_several_owners_follows_all_of_them, |store: &Store| {
+    let server = store.serve(&[]);
+    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+    grant(store, "ada", "bob", "editor");
     let names = |expected: &[&str]| {
         // The second list comes from the cache.
         for _ in 0..2 {
@@ -398,17 +367,15 @@ fn cached_list_of_several_owners_follows_all_of_them(#[values(Engine::Sqlite, En
     names(&["Ivy"]);
     ada.plant(3, "Fern");
     names(&["Ivy", "Fern"]);
-    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
     wait_for("the end of the share", || (bob.get("/plants").json() == json!([{ "name": "Ivy" }])).then_some(()));
-}
+});
 
-#[rstest]
-fn operators_list_and_change_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let [_ada, _bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
-    site.token("Åsa", &[]);
+engine_test!(operators_list_and_change_shares, |store: &Store| {
+    let [_ada, _bob] = ["ada", "bob"].map(|user| store.token(user, &[]));
+    store.token("Åsa", &[]);
     let failure = |arguments: &[&str]| {
-        let output = site.run(&[&["share"], arguments].concat());
+        let output = store.run(&[&["share"], arguments].concat());
         assert_eq!(output.stdout, b"");
         (output.status.code(), String::from_utf8(output.stderr).expect("text"))
     };
@@ -425,12 +392,12 @@ fn operators_list_and_change_shares(#[values(Engine::Sqlite, Engine::Postgres)] 
     assert!(words.contains("the roles are reader and editor"), "{words}");
     assert_eq!(failure(&["grant", "--owner", "ada", "--to", "bob"]).0, Some(2), "the role is required");
 
-    grant(site, "ada", "bob", "editor");
-    grant(site, "ada", "bob", "reader");
-    grant(site, "Åsa", "bob", "editor");
-    grant(site, "bob", "ada", "reader");
+    grant(store, "ada", "bob", "editor");
+    grant(store, "ada", "bob", "reader");
+    grant(store, "Åsa", "bob", "editor");
+    grant(store, "bob", "ada", "reader");
     let listed = |arguments: &[&str]| {
-        let text = share(site, &[&["list", "--json"], arguments].concat());
+        let text = share(store, &[&["list", "--json"], arguments].concat());
         let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let word = |share: &serde_json::Value, key: &str| share[key].as_str().expect("text").to_owned();
         let line = |share| [word(share, "owner"), word(share, "to"), word(share, "role")].join(" ");
@@ -440,45 +407,43 @@ fn operators_list_and_change_shares(#[values(Engine::Sqlite, Engine::Postgres)] 
     assert_eq!(listed(&["--owner", "ada"]), ["ada bob reader"]);
     assert_eq!(listed(&["--to", "bob"]), ["ada bob reader", "Åsa bob editor"]);
     assert_eq!(listed(&["--owner", "bob", "--to", "bob"]), Vec::<String>::new());
-    let table = share(site, &["list"]);
+    let table = share(store, &["list"]);
     let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[0], ["OWNER", "TO", "ROLE", "STATE", "SINCE", "(UTC)"]);
     assert_eq!(words[1][..4], ["ada", "bob", "reader", "accepted"]);
 
-    share(site, &["revoke", "--owner", "ada", "--to", "bob"]);
+    share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
     let (code, words) = failure(&["revoke", "--owner", "ada", "--to", "bob"]);
     assert_eq!(code, Some(1));
     assert!(words.contains("ada shares nothing with bob"), "{words}");
     assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "carl"]).0, Some(1));
     assert_eq!(listed(&[]), ["bob ada reader", "Åsa bob editor"]);
-}
+});
 
-#[rstest]
-fn the_number_of_owners_is_bounded(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+engine_test!(the_number_of_owners_is_bounded, |store: &Store| {
     const MOST: usize = 100;
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let [bob] = clients(site, &server, ["bob"]);
+    let server = store.serve(&[]);
+    let [bob] = clients(store, &server, ["bob"]);
     // Inserts users and shares directly, because 100 runs of the command would be slow.
     let users = (0..=MOST).map(|n| format!("('u{n:03}', 0)")).collect::<Vec<_>>().join(", ");
-    site.execute(&format!("INSERT INTO users (name, created_at) VALUES {users}"));
-    if matches!(site.engine, crate::support::Engine::Postgres) {
-        site.execute("INSERT INTO collections (user_id) SELECT user_id FROM users WHERE name <> 'bob'");
+    store.execute(&format!("INSERT INTO users (name, created_at) VALUES {users}"));
+    if matches!(store.engine, crate::support::Engine::Postgres) {
+        store.execute("INSERT INTO collections (user_id) SELECT user_id FROM users WHERE name <> 'bob'");
     }
-    site.execute(&format!(
+    store.execute(&format!(
         "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at, grantee_id)
          SELECT 'bob', owner.user_id, 'reader', 0, bob.user_id FROM users AS bob, users AS owner
          WHERE bob.name = 'bob' AND owner.name LIKE 'u%' AND owner.name < 'u{MOST:03}';
          INSERT INTO plants (user_id, plant_id, name, version)
          SELECT user_id, 1000 - user_id, name, 0 FROM users WHERE name LIKE 'u%'"
     ));
-    let one_more = site.run(&["share", "grant", "--owner", "u100", "--to", "bob", "--role", "reader"]);
+    let one_more = store.run(&["share", "grant", "--owner", "u100", "--to", "bob", "--role", "reader"]);
     assert_eq!(one_more.status.code(), Some(1));
     let words = String::from_utf8(one_more.stderr).expect("text");
     assert!(words.contains("bob has accepted 100 shares already"), "{words}");
-    grant(site, "u001", "bob", "editor");
+    grant(store, "u001", "bob", "editor");
     let listed = wait_for("the shared plants", || Some(bob.ids()).filter(|ids| !ids.is_empty()));
     assert_eq!(listed.len(), MOST);
     assert!(listed.is_sorted());
     assert_eq!(pages(&bob, "/plants?limit=7&include=id,owner").len(), MOST);
-}
+});

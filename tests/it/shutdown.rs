@@ -1,8 +1,6 @@
 //! Graceful shutdown by SIGTERM and SIGINT: no new connections, requests in flight are finished.
 
-use rstest::rstest;
-
-use crate::support::{Client, Connection, Engine, JSON, Site, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Store, engine_test, wait_for};
 
 /// Sends the head of a create and waits until the server asks for the body.
 #[track_caller]
@@ -17,27 +15,25 @@ fn unfinished_create(client: &Client) -> Connection {
 /// A closed SQLite store is one file, without WAL files.
 #[test]
 fn a_clean_stop_leaves_one_file() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let files = || {
         let names =
-            std::fs::read_dir(site.directory()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+            std::fs::read_dir(store.directory()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
         names.collect::<Vec<_>>()
     };
-    let token = site.token("ada", &[]);
+    let token = store.token("ada", &[]);
     assert_eq!(files(), ["plants.db"], "a command leaves one file");
-    let server = site.serve(&[]);
+    let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
     assert!(files().len() > 1);
     server.stop();
     assert_eq!(files(), ["plants.db"], "a server leaves one file");
 }
 
-#[rstest]
-fn requests_in_flight_are_finished(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(requests_in_flight_are_finished, |store: &Store| {
     for signal in ["TERM", "INT"] {
-        let server = site.serve(&[]);
-        let ada = server.client(&site.token("ada", &[]));
+        let server = store.serve(&[]);
+        let ada = server.client(&store.token("ada", &[]));
         let id = i64::from(server.id());
         let body = format!(r#"{{"id":{id},"name":"in flight"}}"#);
         let bytes = ada.bytes("POST", "/plants", &[JSON, ("Expect", "100-continue")], Some(body.as_bytes()));
@@ -75,16 +71,14 @@ fn requests_in_flight_are_finished(#[values(Engine::Sqlite, Engine::Postgres)] e
         assert_eq!(response.text(), r#"{"name":"in flight"}"#);
         assert!(unfinished.is_closed_by_server());
         assert_eq!(server.wait().code(), Some(0));
-        let again = site.serve(&[]);
+        let again = store.serve(&[]);
         assert!(again.client(ada.token.as_deref().expect("a token")).ids().contains(&id));
         assert_eq!(again.stop().code(), Some(0));
     }
-}
+});
 
-#[rstest]
-fn idle_connections_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--shutdown-grace", "100d"]);
+engine_test!(idle_connections_do_not_delay_shutdown, |store: &Store| {
+    let server = store.serve(&["--shutdown-grace", "100d"]);
     let mut idle: Vec<Connection> = (0..5).map(|_| Connection::open(server.address())).collect();
     for connection in &mut idle[..3] {
         connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -92,27 +86,23 @@ fn idle_connections_do_not_delay_shutdown(#[values(Engine::Sqlite, Engine::Postg
     }
     assert_eq!(server.stop().code(), Some(0), "the server ends before the grace period is over");
     assert!(idle.iter_mut().all(Connection::is_closed_by_server));
-}
+});
 
-#[rstest]
-fn unfinished_requests_are_cut_off_after_the_grace_period(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--shutdown-grace", "300ms"]);
-    let mut unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
+engine_test!(unfinished_requests_are_cut_off_after_the_grace_period, |store: &Store| {
+    let server = store.serve(&["--shutdown-grace", "300ms"]);
+    let mut unfinished = unfinished_create(&server.client(&store.token("ada", &[])));
     assert_eq!(server.stop().code(), Some(0));
     assert!(unfinished.is_closed_by_server());
     assert!(server.log().contains(r#""connections":1,"store_closed":"#), "{}", server.log());
-}
+});
 
-#[rstest]
-fn second_signal_ends_the_server_at_once(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--shutdown-grace", "100d"]);
-    let _unfinished = unfinished_create(&server.client(&site.token("ada", &[])));
+engine_test!(second_signal_ends_the_server_at_once, |store: &Store| {
+    let server = store.serve(&["--shutdown-grace", "100d"]);
+    let _unfinished = unfinished_create(&server.client(&store.token("ada", &[])));
     server.signal("TERM");
     wait_for("the server to receive the first signal", || server.log().contains("shutting down").then_some(()));
     assert!(server.ended().is_none());
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(1));
     assert!(server.log().contains("stopped immediately"), "{}", server.log());
-}
+});

@@ -3,10 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use rstest::rstest;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::support::{Client, Engine, Server, Site, wait_for};
+use crate::support::{Client, Server, Store, engine_test, wait_for};
 
 /// State in `/proc/net/tcp` of a closed socket whose last bytes the client has not acknowledged.
 const FIN_WAIT1: &str = "04";
@@ -38,9 +37,9 @@ fn states(server: SocketAddr, clients: &[SocketAddr]) -> Vec<String> {
     states
 }
 
-fn large_list(site: &Site) -> String {
-    let token = site.token("ada", &[]);
-    site.insert_plants(100_000, "a plant of this name and number ");
+fn large_list(store: &Store) -> String {
+    let token = store.token("ada", &[]);
+    store.insert_plants(100_000, "a plant of this name and number ");
     token
 }
 
@@ -53,13 +52,9 @@ fn cut_after(server: &Server) -> u64 {
     line["bytes"].as_u64().unwrap()
 }
 
-#[rstest]
-fn little_of_a_list_is_produced_for_a_client_that_does_not_read(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let token = large_list(site);
-    let server = site.serve(&["--write-timeout", "1s"]);
+engine_test!(little_of_a_list_is_produced_for_a_client_that_does_not_read, |store: &Store| {
+    let token = large_list(store);
+    let server = store.serve(&["--write-timeout", "1s"]);
     let client = unread_list(&server.client(&token));
     let bytes = cut_after(&server);
     assert!(bytes <= 256 * 1024, "{bytes} bytes");
@@ -69,14 +64,12 @@ fn little_of_a_list_is_produced_for_a_client_that_does_not_read(
         let states = states(server.address(), &clients);
         (!states.iter().any(|state| state == FIN_WAIT1)).then_some(())
     });
-}
+});
 
-#[rstest]
-fn a_slow_reader_holds_a_bounded_amount_of_memory(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
+engine_test!(a_slow_reader_holds_a_bounded_amount_of_memory, |store: &Store| {
     const READERS: usize = 100;
-    let site = &Site::new(engine);
-    let token = large_list(site);
-    let server = site.serve(&["--metrics-listen", "0"]);
+    let token = large_list(store);
+    let server = store.serve(&["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
     assert_eq!(ada.get("/plants").status, 200);
@@ -85,4 +78,4 @@ fn a_slow_reader_holds_a_bounded_amount_of_memory(#[values(Engine::Sqlite, Engin
     metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
     let each = server.resident().saturating_sub(before) / READERS as u64;
     assert!(each <= 128, "{each} KiB each");
-}
+});

@@ -6,18 +6,18 @@ use std::path::Path;
 
 use rstest::rstest;
 
-use crate::support::{Engine, Site};
+use crate::support::{Engine, Garden, Store, engine_test};
 
 fn open(file: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
 }
 
 /// Returns the error of `serve` for a file that it rejects.
-fn error_of(site: &Site) -> String {
-    let before = std::fs::read(site.file()).expect("the file");
-    let output = site.run(&["serve", "--listen", "127.0.0.1:0"]);
+fn error_of(store: &Store) -> String {
+    let before = std::fs::read(store.file()).expect("the file");
+    let output = store.run(&["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(std::fs::read(site.file()).expect("the file"), before, "the file is unchanged");
+    assert_eq!(std::fs::read(store.file()).expect("the file"), before, "the file is unchanged");
     let words = String::from_utf8(output.stderr).expect("text");
     assert_eq!(words.lines().count(), 1, "{words}");
     words
@@ -31,9 +31,9 @@ fn files_of_earlier_releases_are_opened() {
     let files =
         std::fs::read_dir(files).expect("the files of earlier releases").map(|file| file.expect("a file").path());
     for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "db")) {
-        let site = Site::new(Engine::Sqlite);
-        std::fs::copy(&file, site.file()).expect("a copy");
-        let server = site.serve(&[]);
+        let store = Store::new(Engine::Sqlite);
+        std::fs::copy(&file, store.file()).expect("a copy");
+        let server = store.serve(&[]);
         let token = std::fs::read_to_string(file.with_extension("token")).expect("the token beside it");
         let ada = server.client(token.trim_end());
         assert_eq!(
@@ -51,36 +51,35 @@ fn files_of_earlier_releases_are_opened() {
 }
 
 /// Creates a store with the schema of 0.3.0, which is version 2.
-fn old_store(engine: Engine) -> Site<'static> {
+fn old_store(engine: Engine) -> Store<'static> {
     const MIGRATIONS: [&str; 2] = [
         include_str!("../../migrations/postgres/0001_plants.sql"),
         include_str!("../../migrations/postgres/0002_keys_and_shares.sql"),
     ];
-    let site = Site::empty(engine);
+    let store = Store::empty(engine);
     match engine {
         Engine::Sqlite => {
             let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files/0.3.0.db");
-            std::fs::copy(file, site.file()).expect("a copy");
+            std::fs::copy(file, store.file()).expect("a copy");
         }
-        Engine::Postgres => site.execute(&format!(
+        Engine::Postgres => store.execute(&format!(
             "SET ROLE plantstore; CREATE SCHEMA plantstore; {}; INSERT INTO schema_versions VALUES (1, 1), (2, 1)",
             MIGRATIONS.concat()
         )),
     }
-    site
+    store
 }
 
-fn schema_version(site: &Site) -> i64 {
-    match site.engine {
-        Engine::Sqlite => site.rows("PRAGMA user_version")[0],
-        Engine::Postgres => site.rows("SELECT max(version) FROM schema_versions")[0],
+fn schema_version(store: &Store) -> i64 {
+    match store.engine {
+        Engine::Sqlite => store.rows("PRAGMA user_version")[0],
+        Engine::Postgres => store.rows("SELECT max(version) FROM schema_versions")[0],
     }
 }
 
-#[rstest]
-fn only_serve_and_migrate_change_an_old_schema(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &old_store(engine);
-    let url = site.url();
+engine_test!(only_serve_and_migrate_change_an_old_schema, |engine: &Engine| {
+    let store = &old_store(*engine);
+    let url = store.url();
     let commands: &[&[&str]] = &[
         &["serve", "--listen", "127.0.0.1:0", "--no-migrate"],
         &["token", "create", "--user", "bob"],
@@ -98,58 +97,58 @@ fn only_serve_and_migrate_change_an_old_schema(#[values(Engine::Sqlite, Engine::
         &["copy", "--from", &url, "--to", "sqlite:new.db"],
     ];
     for command in commands {
-        let output = site.run(command);
+        let output = store.run(command);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
         assert!(stderr.contains("is at version 2, this release needs "), "{command:?}: {stderr}");
         assert!(stderr.contains(": run `plantstore migrate` first"), "{command:?}: {stderr}");
     }
-    assert_eq!(schema_version(site), 2);
-    assert!(!site.directory().join("new.db").exists());
+    assert_eq!(schema_version(store), 2);
+    assert!(!store.directory().join("new.db").exists());
 
-    let migrate = || String::from_utf8(site.run(&["migrate"]).stderr).expect("text");
+    let migrate = || String::from_utf8(store.run(&["migrate"]).stderr).expect("text");
     let updated = migrate();
-    let expected = format!("schema updated from 2 to {}", schema_version(site));
+    let expected = format!("schema updated from 2 to {}", schema_version(store));
     assert!(updated.contains(&expected) && updated.contains("the schema is up to date\n"), "{updated}");
     assert_eq!(migrate(), "the schema is up to date\n");
-    assert!(site.run(&["user", "list"]).status.success());
-    let server = old_store(engine).serve(&[]);
+    assert!(store.run(&["user", "list"]).status.success());
+    let server = old_store(*engine).serve(&[]);
     server.stop();
     assert!(server.log().contains(&expected), "{}", server.log());
-}
+});
 
 /// A copy is no reason to change the schema of its target; a restore is one.
 #[rstest]
 #[case::requires_postgres()]
 fn old_schema_of_an_empty_database_is_migrated_by_restore() {
-    let source = Site::empty(Engine::Sqlite);
+    let source = Store::empty(Engine::Sqlite);
     source.token("ada", &[]);
-    let site = old_store(Engine::Postgres);
-    let copied = source.run(&["copy", "--from", &source.url(), "--to", &site.url()]);
+    let store = old_store(Engine::Postgres);
+    let copied = source.run(&["copy", "--from", &source.url(), "--to", &store.url()]);
     assert!(String::from_utf8_lossy(&copied.stderr).contains("run `plantstore migrate` first"), "{copied:?}");
-    assert_eq!(schema_version(&site), 2);
-    let restored = site.run(&["restore", source.file().to_str().expect("text")]);
+    assert_eq!(schema_version(&store), 2);
+    let restored = store.run(&["restore", source.file().to_str().expect("text")]);
     assert!(restored.status.success(), "{restored:?}");
     assert!(String::from_utf8_lossy(&restored.stderr).contains("schema updated from 2 to "), "{restored:?}");
-    assert!(schema_version(&site) > 2);
+    assert!(schema_version(&store) > 2);
 }
 
 #[test]
 fn missing_store_is_not_created_with_no_migrate() {
-    let site = Site::new(Engine::Sqlite);
-    let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--no-migrate"]);
+    let store = Store::new(Engine::Sqlite);
+    let output = store.run(&["serve", "--listen", "127.0.0.1:0", "--no-migrate"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("there is no store at ") && stderr.contains("`plantstore migrate` create"), "{stderr}");
-    assert!(!site.file().exists());
+    assert!(!store.file().exists());
 }
 
 #[test]
 fn file_that_others_can_write_logs_a_warning() {
     for (mode, is_warned) in [(0o600, false), (0o644, false), (0o620, true), (0o602, true)] {
-        let site = Site::new(Engine::Sqlite);
-        site.token("ada", &[]);
-        std::fs::set_permissions(site.file(), Permissions::from_mode(mode)).expect("a mode");
-        let server = site.serve(&[]);
+        let store = Store::new(Engine::Sqlite);
+        store.token("ada", &[]);
+        std::fs::set_permissions(store.file(), Permissions::from_mode(mode)).expect("a mode");
+        let server = store.serve(&[]);
         server.stop();
         let warnings = server.log().matches("other users can write to the store").count();
         assert_eq!(warnings, usize::from(is_warned), "{mode:o}: {}", server.log());
@@ -158,28 +157,28 @@ fn file_that_others_can_write_logs_a_warning() {
 
 #[test]
 fn file_of_a_newer_release_is_rejected() {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
-    open(&site.file()).pragma_update(None, "user_version", 1_000).expect("a version from the future");
-    open(&site.file())
+    let store = Store::new(Engine::Sqlite);
+    store.token("ada", &[]);
+    open(&store.file()).pragma_update(None, "user_version", 1_000).expect("a version from the future");
+    open(&store.file())
         .pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))
         .expect("a complete checkpoint");
-    let words = error_of(&site);
+    let words = error_of(&store);
     assert!(words.contains("was written by a newer plantstore (schema 1000, this one knows "), "{words}");
     assert!(words.contains("use that release or a later one"), "{words}");
-    assert_eq!(site.run(&["token", "list"]).status.code(), Some(1), "other commands reject the file, too");
+    assert_eq!(store.run(&["token", "list"]).status.code(), Some(1), "other commands reject the file, too");
 }
 
 #[test]
 fn file_of_another_program_is_rejected() {
-    let site = Site::new(Engine::Sqlite);
-    std::fs::write(site.file(), "").expect("an empty file");
-    open(&site.file())
+    let store = Store::new(Engine::Sqlite);
+    std::fs::write(store.file(), "").expect("an empty file");
+    open(&store.file())
         .execute_batch("CREATE TABLE plants (mine TEXT); INSERT INTO plants VALUES ('precious')")
         .expect("a table");
-    let words = error_of(&site);
+    let words = error_of(&store);
     assert!(words.contains("is not a plantstore file (it is an SQLite database of another program)"), "{words}");
-    let empty = Site::new(Engine::Sqlite);
+    let empty = Store::new(Engine::Sqlite);
     std::fs::write(empty.file(), "").expect("an empty file");
     open(&empty.file()).pragma_update(None, "user_version", 7).expect("a version of another program");
     assert!(error_of(&empty).contains("is not a plantstore file"), "a file without tables is rejected, too");
@@ -187,11 +186,9 @@ fn file_of_another_program_is_rejected() {
 
 #[test]
 fn file_has_the_documented_schema_and_mode() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let Garden { store, ada, .. } = &Garden::new(Engine::Sqlite, &[]);
     ada.plant(1, "Rose");
-    let file = open(&site.file());
+    let file = open(&store.file());
     let pragma =
         |name: &str| file.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0)).unwrap();
     assert_eq!(pragma("journal_mode"), "wal".to_owned().into());
@@ -220,10 +217,10 @@ fn file_has_the_documented_schema_and_mode() {
 /// The full path shows an operator who runs the command in the wrong directory what is wrong.
 #[test]
 fn missing_store_is_reported_with_its_full_path() {
-    let site = Site::new(Engine::Sqlite);
-    let output = site.run(&["token", "create", "--user", "ada", "--store", "sqlite:plantstore.db"]);
+    let store = Store::new(Engine::Sqlite);
+    let output = store.run(&["token", "create", "--user", "ada", "--store", "sqlite:plantstore.db"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let path = site.directory().canonicalize().unwrap().join("plantstore.db");
+    let path = store.directory().canonicalize().unwrap().join("plantstore.db");
     let expected = format!("there is no store at sqlite:plantstore.db ({}): name yours with --store", path.display());
     assert!(stderr.contains(&expected), "{stderr}");
 }
@@ -231,38 +228,38 @@ fn missing_store_is_reported_with_its_full_path() {
 /// An empty file is no store. It becomes one only with `--create`.
 #[test]
 fn empty_file_is_rejected() {
-    let site = Site::new(Engine::Sqlite);
-    std::fs::write(site.file(), "").unwrap();
-    let output = site.run(&["token", "create", "--user", "ada"]);
+    let store = Store::new(Engine::Sqlite);
+    std::fs::write(store.file(), "").unwrap();
+    let output = store.run(&["token", "create", "--user", "ada"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no store at"), "{output:?}");
-    assert_eq!(std::fs::read(site.file()).unwrap(), b"", "the file is unchanged");
-    site.token("ada", &[]);
+    assert_eq!(std::fs::read(store.file()).unwrap(), b"", "the file is unchanged");
+    store.token("ada", &[]);
 }
 
 /// Another tool may have changed the journal mode of the file; the server changes it back.
 #[test]
 fn the_journal_mode_is_set_at_every_start() {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
+    let store = Store::new(Engine::Sqlite);
+    store.token("ada", &[]);
     let mode = |mode: &str| -> String {
-        open(&site.file()).pragma_update_and_check(None, "journal_mode", mode, |row| row.get(0)).unwrap()
+        open(&store.file()).pragma_update_and_check(None, "journal_mode", mode, |row| row.get(0)).unwrap()
     };
     assert_eq!(mode("DELETE"), "delete");
-    let server = site.serve(&[]);
-    let found: String = open(&site.file()).pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    let server = store.serve(&[]);
+    let found: String = open(&store.file()).pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(found, "wal");
     drop(server);
 }
 
 /// Returns the error of `serve` after the shell command `freeze` has made files read-only in a new mount namespace.
 fn error_when_frozen(freeze: &str) -> String {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
+    let store = Store::new(Engine::Sqlite);
+    store.token("ada", &[]);
     let script =
         format!("mkdir frozen && mount -t tmpfs tmpfs frozen && cp plants.db frozen/ && {freeze} && exec \"$@\"");
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
     let serve = ["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:frozen/plants.db"];
-    let output = site.command_through(&wrapper, &serve).output().unwrap();
+    let output = store.command_through(&wrapper, &serve).output().unwrap();
     let words = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert_eq!(words.lines().count(), 1, "{words}");
@@ -282,27 +279,24 @@ fn read_only_store_is_rejected() {
 }
 
 // The deletion of a user was interrupted after its first transaction. Plants of other users must stay.
-#[rstest]
-fn rows_of_a_deleted_user_are_removed_after_the_next_start(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let tokens = ["ada", "bob"].map(|user| site.token(user, &[]));
-    let server = site.serve(&[]);
+engine_test!(rows_of_a_deleted_user_are_removed_after_the_next_start, |store: &Store| {
+    let tokens = ["ada", "bob"].map(|user| store.token(user, &[]));
+    let server = store.serve(&[]);
     for (number, token) in tokens.iter().enumerate() {
         (0..=number).for_each(|id| server.client(token).plant(i64::try_from(id).unwrap(), "n"));
     }
     server.stop();
     // The changes of the first transaction of a deletion.
-    site.execute("INSERT INTO departed_users (user_id) VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
-    let server = site.serve(&[]);
+    store.execute("INSERT INTO departed_users (user_id) VALUES (2); DELETE FROM tokens WHERE user_id = 2; DELETE FROM users WHERE user_id = 2");
+    let server = store.serve(&[]);
     assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
-    let left = || site.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
+    let left = || store.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
     crate::support::wait_for("the rows of the deleted user to be removed", || (left() == [1]).then_some(()));
     assert_eq!(server.client(&tokens[0]).ids(), [0], "plants of other users stay");
-}
+});
 
-#[rstest]
-fn command_creates_no_store_without_the_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::empty(engine);
+engine_test!(command_creates_no_store_without_the_option, |engine: &Engine| {
+    let store = &Store::empty(*engine);
     let commands: &[&[&str]] = &[
         &["token", "create", "--user", "ada"],
         &["token", "list"],
@@ -314,32 +308,30 @@ fn command_creates_no_store_without_the_option(#[values(Engine::Sqlite, Engine::
         &["export"],
     ];
     for command in commands {
-        let output = site.run(command);
+        let output = store.run(command);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
         assert!(stderr.starts_with("error: there is no store at "), "{command:?}: {stderr}");
         assert!(stderr.contains("name yours with --store") && stderr.contains("--create"), "{command:?}: {stderr}");
-        assert_eq!(std::fs::read_dir(site.directory()).unwrap().count(), 0, "{command:?}");
+        assert_eq!(std::fs::read_dir(store.directory()).unwrap().count(), 0, "{command:?}");
     }
-    if matches!(site.engine, Engine::Postgres) {
+    if matches!(store.engine, Engine::Postgres) {
         let (schemas, none) = ("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'", [0]);
-        assert_eq!(site.rows(schemas), none);
+        assert_eq!(store.rows(schemas), none);
     }
-    let made = site.run(&["token", "create", "--create", "--user", "ada"]);
+    let made = store.run(&["token", "create", "--create", "--user", "ada"]);
     assert!(String::from_utf8_lossy(&made.stderr).contains("created a new store"), "{made:?}");
-    assert!(site.run(&["import"]).status.success(), "the store exists now");
-}
+    assert!(store.run(&["import"]).status.success(), "the store exists now");
+});
 
 // Ten concurrent processes that find no store create one store.
-#[rstest]
-fn concurrent_starts_on_a_new_store_succeed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(concurrent_starts_on_a_new_store_succeed, |store: &Store| {
     std::thread::scope(|scope| {
         for number in 0..10 {
-            scope.spawn(move || site.token(&format!("user-{number}"), &[]));
+            scope.spawn(move || store.token(&format!("user-{number}"), &[]));
         }
     });
-    let users = site.run(&["user", "list", "--json"]);
+    let users = store.run(&["user", "list", "--json"]);
     let users: serde_json::Value = serde_json::from_slice(&users.stdout).expect("JSON");
     assert_eq!(users.as_array().map(Vec::len), Some(10));
-}
+});

@@ -28,13 +28,13 @@ mod workload;
 
 pub(crate) use browser::BrowserScript;
 pub(crate) use client::{Client, Connection, JSON};
-pub(crate) use engine::Engine;
+pub(crate) use engine::{Engine, engine_test, run_with};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port, runs_on_citus};
 pub(crate) use response::Response;
 pub(crate) use retrying::{CompletedWrite, RetryingClients};
-pub(crate) use server::{Server, Site, signal};
+pub(crate) use server::{Garden, Server, Store, signal};
 pub(crate) use stop::StopOnDrop;
 pub(crate) use strace::StraceCommand;
 pub(crate) use tcp_proxy::{Stage, TcpProxy};

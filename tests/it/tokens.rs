@@ -6,7 +6,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::http2::{CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, head};
-use crate::support::{Client, Engine, Response, Server, Site, Stopwatch, TIMEOUT, assert_snapshot, wait_for};
+use crate::support::{
+    Client, Engine, Response, Server, Stopwatch, Store, TIMEOUT, assert_snapshot, engine_test, wait_for,
+};
 
 pub(crate) const ALL_SCOPES: &str = "plants:read,plants:write,plants:delete,tokens:manage,shares:manage";
 /// Longest time until a revocation takes effect on every node: 5 seconds are documented, and a busy machine gets more.
@@ -18,8 +20,8 @@ const WAITING_FOR_TOKEN: &str = "SELECT count(*) FROM pg_stat_activity WHERE dat
                                  AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO tokens%'";
 
 /// A client whose token has all scopes.
-pub(crate) fn manager(site: &Site, server: &Server, user: &str) -> Client {
-    server.client(&site.token(user, &["--scope", ALL_SCOPES]))
+pub(crate) fn manager(store: &Store, server: &Server, user: &str) -> Client {
+    server.client(&store.token(user, &["--scope", ALL_SCOPES]))
 }
 
 #[track_caller]
@@ -58,12 +60,10 @@ fn masked(mut token: Value) -> Value {
     token
 }
 
-#[rstest]
-fn me_shows_the_user_and_the_token(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(me_shows_the_user_and_the_token, |store: &Store| {
+    let server = store.serve(&[]);
     let ada =
-        server.client(&site.token("ada", &["--label", "balcony", "--scope", "plants:write", "--expires", "never"]));
+        server.client(&store.token("ada", &["--label", "balcony", "--scope", "plants:write", "--expires", "never"]));
     let me = ada.get("/me");
     assert_eq!(
         me.text(),
@@ -74,13 +74,11 @@ fn me_shows_the_user_and_the_token(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert_eq!((head.status, head.header("content-length")), (200, me.header("content-length")));
     assert_eq!(server.anonymous().get("/me").error(), 40100);
     assert_eq!(ada.call("POST", "/me", &[], None).error(), 40500);
-}
+});
 
-#[rstest]
-fn user_creates_lists_and_revokes_tokens(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
+engine_test!(user_creates_lists_and_revokes_tokens, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
     let response = create(&ada, &json!({"label": "balcony", "scopes": ["plants:read"]}));
     assert_eq!((response.status, response.header("location")), (201, Some("/tokens/2")));
     assert_eq!(response.header("cache-control"), Some("no-store"));
@@ -112,32 +110,28 @@ fn user_creates_lists_and_revokes_tokens(#[values(Engine::Sqlite, Engine::Postgr
     assert_eq!(revoke(&ada, 1).status, 204);
     assert_eq!(ada.get("/me").error(), 40101);
     assert!(!server.log().contains(&secret), "a secret is never logged");
-    let contents = site.contents();
+    let contents = store.contents();
     assert!(!contents.windows(secret.len()).any(|window| window == secret.as_bytes()), "nor stored");
-    site.token("gardener", &["--label", "first token"]);
-    let table = String::from_utf8(site.run(&["token", "list"]).stdout).expect("text");
+    store.token("gardener", &["--label", "first token"]);
+    let table = String::from_utf8(store.run(&["token", "list"]).stdout).expect("text");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     assert!(table.contains("by token 1"), "{table}");
-}
+});
 
-#[rstest]
-fn last_use_is_never_before_the_creation(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
+engine_test!(last_use_is_never_before_the_creation, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
     let token = wait_for("the last use", || {
         let token = ada.get("/tokens").json()[0].clone();
         (!token["last_used_at"].is_null()).then_some(token)
     });
     let [created, used] = ["created_at", "last_used_at"].map(|field| token[field].as_str().unwrap().to_owned());
     assert!(created <= used, "{token}");
-}
+});
 
-#[rstest]
-fn unknown_foreign_and_revoked_tokens_are_the_same_404(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let (ada, bob) = (manager(site, &server, "ada"), manager(site, &server, "bob"));
+engine_test!(unknown_foreign_and_revoked_tokens_are_the_same_404, |store: &Store| {
+    let server = store.serve(&[]);
+    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
     let (id, _) = created(&ada, &json!({}));
     assert_eq!(revoke(&ada, id).status, 204);
     let responses = [revoke(&ada, id), revoke(&ada, 99), revoke(&ada, i64::MIN), revoke(&ada, 2)];
@@ -149,13 +143,11 @@ fn unknown_foreign_and_revoked_tokens_are_the_same_404(#[values(Engine::Sqlite, 
     assert_eq!(revoke(&ada, "x").error(), 40005);
     assert_eq!(revoke(&ada, "%ff").error(), 40005);
     assert_eq!(ada.get("/tokens/1").error(), 40500);
-}
+});
 
-#[rstest]
-fn token_never_gives_more_than_it_has(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let weak = server.client(&site.token("ada", &["--scope", "plants:read,tokens:manage", "--expires", "1h"]));
+engine_test!(token_never_gives_more_than_it_has, |store: &Store| {
+    let server = store.serve(&[]);
+    let weak = server.client(&store.token("ada", &["--scope", "plants:read,tokens:manage", "--expires", "1h"]));
     let beyond = create(&weak, &json!({"scopes": ["plants:read", "plants:write", "shares:manage"]}));
     assert_eq!(beyond.error(), 40008);
     assert_snapshot!(beyond.message(), @"an access token can only give scopes that it has, and this one lacks: plants:write shares:manage");
@@ -171,7 +163,7 @@ fn token_never_gives_more_than_it_has(#[values(Engine::Sqlite, Engine::Postgres)
     assert_eq!(create(&child, &json!({"scopes": ["plants:read"]})).error(), 40008);
     assert_eq!(create(&child, &json!({})).error(), 40008, "no scope to give by default");
 
-    let endless = server.client(&site.token("eve", &["--scope", ALL_SCOPES, "--expires", "never"]));
+    let endless = server.client(&store.token("eve", &["--scope", ALL_SCOPES, "--expires", "never"]));
     let token = create(&endless, &json!({})).json();
     assert_eq!(token["scopes"], json!(["plants:read", "plants:write", "plants:delete"]));
     let lifetime = |token: &Value| {
@@ -180,18 +172,17 @@ fn token_never_gives_more_than_it_has(#[values(Engine::Sqlite, Engine::Postgres)
     };
     assert_eq!(lifetime(&token), 90 * 24);
     assert_eq!(create(&endless, &json!({"expires_at": "2999-01-01T00:00:00Z"})).status, 201);
-}
+});
 
-#[rstest]
-fn token_is_renewed_from_14_days_before_its_end(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let with_expiry = |expires: &str| server.client(&site.token("ada", &["--scope", ALL_SCOPES, "--expires", expires]));
+engine_test!(token_is_renewed_from_14_days_before_its_end, |store: &Store| {
+    let server = store.serve(&[]);
+    let with_expiry =
+        |expires: &str| server.client(&store.token("ada", &["--scope", ALL_SCOPES, "--expires", expires]));
     let (ending, other) = (with_expiry("13d"), with_expiry("15d"));
     let early = create(&other, &json!({"renew": true}));
     assert_eq!(early.error(), 40008);
     assert!(early.message().starts_with("an access token can be renewed from 14 days before its end on"), "{early:?}");
-    let weak = server.client(&site.token("ada", &["--scope", "plants:read,tokens:manage", "--expires", "1h"]));
+    let weak = server.client(&store.token("ada", &["--scope", "plants:read,tokens:manage", "--expires", "1h"]));
     assert_eq!(create(&weak, &json!({"renew": true, "scopes": ["plants:write"]})).error(), 40008);
     assert_eq!(create(&ending, &json!({"renew": true, "expires_at": "2999-01-01T00:00:00Z"})).error(), 40008);
     assert_eq!(create(&ending, &json!({"renew": 1})).error(), 40002);
@@ -205,13 +196,11 @@ fn token_is_renewed_from_14_days_before_its_end(#[values(Engine::Sqlite, Engine:
     assert_eq!((&token["scopes"], &token["label"]), (scopes, &json!("first token")));
     assert_eq!(ending.get("/me").status, 200, "its owner revokes the old token when the new one is stored");
     assert_eq!(revoke(&renewed, old).status, 204);
-}
+});
 
-#[rstest]
-fn body_of_a_token_request_is_validated(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
+engine_test!(body_of_a_token_request_is_validated, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
     let post = |body: &str| ada.call("POST", "/tokens", &[JSON], Some(body.as_bytes()));
     let long = format!(r#"{{"label":"{}"}}"#, "x".repeat(101));
     for (body, code) in [
@@ -252,19 +241,17 @@ fn body_of_a_token_request_is_validated(#[values(Engine::Sqlite, Engine::Postgre
     assert_eq!(ada.call("POST", "/tokens", &key, Some(b"{}")).error(), 40007);
     assert_eq!(ada.get("/tokens").json().as_array().map(Vec::len), Some(1), "nothing was created");
     assert_eq!(post(r#"{"label":null,"scopes":null,"expires_at":null}"#).status, 201);
-}
+});
 
-#[rstest]
-fn active_tokens_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let other = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
-    site.execute(
+engine_test!(active_tokens_are_limited_under_concurrency, |store: &Store| {
+    let server = store.serve(&[]);
+    let other = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
+    store.execute(
         "WITH RECURSIVE numbers (n) AS (SELECT 10 UNION ALL SELECT n + 1 FROM numbers WHERE n < 105)
          INSERT INTO tokens (hash, user_id, label, scopes, created_at)
          SELECT CAST('0000000000000000000000000000' || (1000 + n) AS BLOB), 1, '', 'plants:read', 0 FROM numbers"
-            .replace("AS BLOB", if matches!(engine, Engine::Sqlite) { "AS BLOB" } else { "AS bytea" })
+            .replace("AS BLOB", if matches!(store.engine, Engine::Sqlite) { "AS BLOB" } else { "AS bytea" })
             .as_str(),
     );
     let statuses: Vec<u16> = std::thread::scope(|scope| {
@@ -281,13 +268,11 @@ fn active_tokens_are_limited_under_concurrency(#[values(Engine::Sqlite, Engine::
     assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 5, "{statuses:?}");
     assert_eq!(create(&ada, &json!({})).error(), 40902);
     assert_eq!(revoke(&ada, 1).status, 204);
-}
+});
 
-#[rstest]
-fn revoked_token_makes_no_more_tokens_on_any_node(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let (server, other) = (site.serve(&[]), site.serve(&[]));
-    let ada = manager(site, &server, "ada");
+engine_test!(revoked_token_makes_no_more_tokens_on_any_node, |store: &Store| {
+    let (server, other) = (store.serve(&[]), store.serve(&[]));
+    let ada = manager(store, &server, "ada");
     let (id, leaked) = created(&ada, &json!({"scopes": ["plants:read", "tokens:manage"]}));
     let elsewhere = Client { address: other.address(), token: leaked.token.clone() };
     assert_eq!(elsewhere.get("/tokens").status, 200, "the other node has a session of it");
@@ -296,18 +281,14 @@ fn revoked_token_makes_no_more_tokens_on_any_node(#[values(Engine::Sqlite, Engin
     assert_eq!(create(&elsewhere, &json!({})).error(), 40101);
     wait_for("the revocation on the other node", || (elsewhere.get("/plants").status == 401).then_some(()));
     assert!(revoked.elapsed() < EFFECT_LIMIT, "{:?}", revoked.elapsed());
-}
+});
 
-#[rstest]
-fn inactive_tokens_that_ended_first_are_deleted_beyond_a_limit(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
+engine_test!(inactive_tokens_that_ended_first_are_deleted_beyond_a_limit, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
     let (leaked, _) = created(&ada, &json!({}));
-    let blob = if matches!(engine, Engine::Sqlite) { "BLOB" } else { "bytea" };
-    site.execute(&format!(
+    let blob = if matches!(store.engine, Engine::Sqlite) { "BLOB" } else { "bytea" };
+    store.execute(&format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 150)
          INSERT INTO tokens (hash, user_id, label, scopes, created_at, revoked_at)
          SELECT CAST('0000000000000000000000000000' || (1000 + n) AS {blob}), 1, '', 'plants:read', 0, 1 FROM numbers"
@@ -319,14 +300,14 @@ fn inactive_tokens_that_ended_first_are_deleted_beyond_a_limit(
     let states: Vec<_> = tokens.as_array().unwrap().iter().map(|token| token["state"].as_str().unwrap()).collect();
     assert_eq!(states.iter().filter(|state| **state == "revoked").count(), 100);
     assert_eq!(states.iter().filter(|state| **state == "active").count(), 2);
-}
+});
 
 /// Locks the tokens, so that changes of them wait.
-pub(crate) fn hold_tokens(site: &Site) -> Box<dyn std::any::Any> {
-    match site.engine {
-        Engine::Sqlite => site.hold_writes(),
+pub(crate) fn hold_tokens(store: &Store) -> Box<dyn std::any::Any> {
+    match store.engine {
+        Engine::Sqlite => store.hold_writes(),
         Engine::Postgres => {
-            Box::new(site.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares_by_name IN EXCLUSIVE MODE"))
+            Box::new(store.hold("BEGIN; LOCK TABLE plantstore.tokens, plantstore.shares_by_name IN EXCLUSIVE MODE"))
         }
     }
 }
@@ -335,14 +316,14 @@ pub(crate) fn hold_tokens(site: &Site) -> Box<dyn std::any::Any> {
 #[rstest]
 #[case::requires_postgres()]
 fn cancelled_change_is_recorded_before_the_server_ends() {
-    let site = &Site::new(Engine::Postgres);
-    let server = site.serve(&["--shutdown-grace", "60s"]);
-    let ada = manager(site, &server, "ada");
-    let held = hold_tokens(site);
+    let store = &Store::new(Engine::Postgres);
+    let server = store.serve(&["--shutdown-grace", "60s"]);
+    let ada = manager(store, &server, "ada");
+    let held = hold_tokens(store);
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/tokens", &[JSON]));
     connection.send(DATA, END_STREAM, 1, b"{}");
-    wait_for("the change to wait for the lock", || (site.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
+    wait_for("the change to wait for the lock", || (store.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
     connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
     wait_for("the cancelled request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
     server.signal("TERM");
@@ -353,7 +334,7 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
     assert!(server.ended().is_none(), "{}", server.log());
     drop(held);
     server.wait();
-    assert_eq!(site.rows("SELECT count(*) FROM tokens"), [2]);
+    assert_eq!(store.rows("SELECT count(*) FROM tokens"), [2]);
     assert_eq!(server.log().matches("token created").count(), 1, "{}", server.log());
 }
 
@@ -362,23 +343,23 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
 #[rstest]
 #[case::requires_postgres()]
 fn change_is_retried_after_a_deadlock() {
-    let site = &Site::new(Engine::Postgres);
-    let server = site.serve(&[]);
-    let ada = &manager(site, &server, "ada");
-    site.execute(
+    let store = &Store::new(Engine::Postgres);
+    let server = store.serve(&[]);
+    let ada = &manager(store, &server, "ada");
+    store.execute(
         "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5s''', current_database()); END $do$",
     );
-    let mut other = site
+    let mut other = store
         .hold("BEGIN; SET LOCAL deadlock_timeout = '50s'; SELECT 1 FROM plantstore.users WHERE user_id = 1 FOR UPDATE");
     let response = std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(ada, &json!({"label": "balcony"})));
-        wait_for("the request to wait", || (site.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
+        wait_for("the request to wait", || (store.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
         other.send("SELECT pg_advisory_xact_lock(-5873301895286449354)");
         other.finish();
         creating.join().expect("a response")
     });
     assert_eq!(response.status, 201, "{}", response.text());
-    assert_eq!(site.rows("SELECT count(*) FROM tokens"), [2]);
+    assert_eq!(store.rows("SELECT count(*) FROM tokens"), [2]);
 }
 
 // Servers under test have a store timeout of a minute; administrative operations would give up after five seconds.
@@ -392,13 +373,13 @@ fn store_timeout_applies_to_requests_about_tokens_and_shares(
     #[case] body: &str,
     #[case] status: u16,
 ) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = manager(site, &server, "ada");
+    let store = &Store::new(engine);
+    let server = store.serve(&[]);
+    let ada = manager(store, &server, "ada");
     assert_eq!(ada.get("/me").status, 200);
     // Otherwise the request would wait for the writer, which stores the use.
-    site.wait_for_stored_token_use();
-    let held = hold_tokens(site);
+    store.wait_for_stored_token_use();
+    let held = hold_tokens(store);
     let mut waiting = ada.connect();
     waiting.send(ada.bytes(method, path, &[JSON], Some(body.as_bytes())));
     waiting.stream().set_read_timeout(Some(Duration::from_secs(6))).expect("a read timeout");
@@ -408,11 +389,9 @@ fn store_timeout_applies_to_requests_about_tokens_and_shares(
     assert_eq!(waiting.read_response(false).status, status);
 }
 
-#[rstest]
-fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&["--log-format", "json", "--log-level", "error"]);
-    let ada = manager(site, &server, "ada");
+engine_test!(every_change_is_one_line_of_the_log, |store: &Store| {
+    let server = store.serve(&["--log-format", "json", "--log-level", "error"]);
+    let ada = manager(store, &server, "ada");
     let with_id = |method: &str, path: &str, id: &str, body: Option<&[u8]>| {
         ada.call(method, path, &[JSON, ("X-Request-Id", id)], body).status
     };
@@ -422,7 +401,7 @@ fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres
     assert_eq!(with_id("PUT", "/shares/bob", "r4", Some(br#"{"role":"reader"}"#)), 204);
     assert_eq!(with_id("DELETE", "/shares/bob", "r5", None), 204);
     assert_eq!(with_id("DELETE", "/shares/bob", "r6", None), 404);
-    site.execute(
+    store.execute(
         "INSERT INTO users (name, created_at) VALUES ('eve', 0);
          INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
          SELECT 'ada', user_id, 'reader', 0 FROM users WHERE name = 'eve'",
@@ -451,4 +430,4 @@ fn every_change_is_one_line_of_the_log(#[values(Engine::Sqlite, Engine::Postgres
             json!(["share declined", "r8", "ada", 1, "eve", null]),
         ]
     );
-}
+});

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::http2::Http2;
-use crate::support::{Client, Engine, Response, Server, Site, TIMEOUT, wait_for};
+use crate::support::{Client, Engine, Response, Server, Store, TIMEOUT, wait_for};
 
 const FORWARDED: &str = "Forwarded";
 const X_FORWARDED_FOR: &str = "X-Forwarded-For";
@@ -52,8 +52,8 @@ fn log_has_the_last_address_that_is_not_a_trusted_proxy(
     #[values(Protocol::Http1, Protocol::Http2)] protocol: Protocol,
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
-    let site = Site::new(engine);
-    let server = site.serve(&["--trusted-proxy", "127.0.0.1,10.0.0.0/8", "--trusted-proxy", "2001:db8:1::/48"]);
+    let store = Store::new(engine);
+    let server = store.serve(&["--trusted-proxy", "127.0.0.1,10.0.0.0/8", "--trusted-proxy", "2001:db8:1::/48"]);
     let cases: &[(&[(&str, &str)], &str)] = &[
         (&[], PEER),
         (&[(X_FORWARDED_FOR, "192.0.2.1")], "192.0.2.1"),
@@ -83,8 +83,8 @@ fn header_is_used_only_on_a_connection_from_a_trusted_proxy(
     #[values(Protocol::Http1, Protocol::Http2)] protocol: Protocol,
     #[values(&[], &["--trusted-proxy", "10.0.0.0/8"])] options: &[&str],
 ) {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[&["--auth-failure-rate", "1", "--auth-failure-burst", "2"], options].concat());
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[&["--auth-failure-rate", "1", "--auth-failure-burst", "2"], options].concat());
     for (number, header) in [(X_FORWARDED_FOR, "192.0.2.1"), (FORWARDED, "for=192.0.2.1")].iter().enumerate() {
         assert_eq!(logged_client(&server, protocol, &format!("case-{number}"), &[*header]), PEER);
     }
@@ -101,9 +101,9 @@ fn failed_authentications_count_for_the_client_behind_the_proxy(
     #[values(Protocol::Http1, Protocol::Http2)] protocol: Protocol,
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
-    let site = Site::new(engine);
+    let store = Store::new(engine);
     let server =
-        site.serve(&["--auth-failure-rate", "1", "--auth-failure-burst", "2", "--trusted-proxy", "127.0.0.0/8"]);
+        store.serve(&["--auth-failure-rate", "1", "--auth-failure-burst", "2", "--trusted-proxy", "127.0.0.0/8"]);
     // The attacker writes another address in front with each request; the proxy appends the real one.
     let limited = (0..100).find(|number| {
         let field = format!("203.0.113.{number}, 192.0.2.1");
@@ -112,7 +112,7 @@ fn failed_authentications_count_for_the_client_behind_the_proxy(
     assert!(limited.is_some(), "the attacker is limited");
     assert_eq!(fail(&server, protocol, &[(X_FORWARDED_FOR, "192.0.2.2")]).error(), 40101, "another client is not");
     assert_eq!(fail(&server, protocol, &[(X_FORWARDED_FOR, "203.0.113.0")]).error(), 40101, "nor is a claimed address");
-    let ada = Client { token: Some(site.token("ada", &[])), ..server.anonymous() };
+    let ada = Client { token: Some(store.token("ada", &[])), ..server.anonymous() };
     assert_eq!(
         ada.call("GET", "/plants", &[(X_FORWARDED_FOR, "192.0.2.1")], None).status,
         200,
@@ -136,9 +136,9 @@ fn is_served(client: Ipv4Addr, server: SocketAddr) -> (TcpStream, bool) {
 
 #[test]
 fn connections_of_a_trusted_proxy_are_limited_in_total_only() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let limits = ["--max-connections", "5", "--max-connections-per-address", "1", "--trusted-proxy", "127.0.0.2"];
-    let server = site.serve(&limits);
+    let server = store.serve(&limits);
     let (proxy, client) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3));
     let mut open = vec![is_served(client, server.address())];
     assert!(!is_served(client, server.address()).1, "another address has its limit");
@@ -149,11 +149,11 @@ fn connections_of_a_trusted_proxy_are_limited_in_total_only() {
 
 #[test]
 fn networks_that_cannot_be_trusted_are_rejected_at_the_start() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     for (network, advice) in
         [("10.0.0.5/8", "10.0.0.0/8"), ("0.0.0.0/0", "name your own proxies"), ("proxy.example", "10.0.0.0/24")]
     {
-        let output = site.run(&["serve", "--trusted-proxy", network]);
+        let output = store.run(&["serve", "--trusted-proxy", network]);
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && message.contains(advice), "{network}: {message}");
     }

@@ -1,7 +1,7 @@
 //! Errors of the command line: one clear line and an exit code.
 
 use super::{errors, text, tokens};
-use crate::support::{Engine, Server, Site, assert_snapshot, wait_for};
+use crate::support::{Engine, Server, Store, assert_snapshot, wait_for};
 
 /// Asserts that a message holds no text of libraries and no error number of the operating system.
 #[track_caller]
@@ -13,8 +13,8 @@ fn assert_no_internals(message: &str) {
 
 #[test]
 fn wrong_use_is_one_clear_line_and_exit_code_2() {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
+    let store = Store::new(Engine::Sqlite);
+    store.token("ada", &[]);
     let wrong: &[(&[&str], &str)] = &[
         (&["serve", "--store", "mysql://u:secret@h/d"], "unknown store scheme `mysql`: use sqlite:PATH"),
         (&["serve", "--store", "plants.db"], "a store is written as sqlite:PATH"),
@@ -60,7 +60,7 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         (&["nonsense"], "nonsense"),
     ];
     for (arguments, words) in wrong {
-        let output = site.run(arguments);
+        let output = store.run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
         assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
         assert!(errors(&output).starts_with("error: "), "{}", errors(&output));
@@ -69,16 +69,16 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         assert!(!errors(&output).contains("secret"));
         assert_eq!(text(&output), "");
     }
-    assert_eq!(tokens(&site).len(), 1, "nothing was done");
+    assert_eq!(tokens(&store).len(), 1, "nothing was done");
 }
 
 #[test]
 fn failure_is_one_clear_line_and_exit_code_1() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let taken = server.address().to_string();
     let server_url = format!("http://{taken}");
-    let new = Site::new(Engine::Sqlite);
+    let new = Store::new(Engine::Sqlite);
     std::fs::write(new.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
     std::fs::create_dir(new.directory().join("directory.db")).unwrap();
     let failures: &[(&[&str], &str)] = &[
@@ -104,8 +104,8 @@ fn failure_is_one_clear_line_and_exit_code_1() {
         (&["token", "revoke", "1", "--store", "sqlite:missing.db"], "there is no store at"),
         (&["user", "list", "--store", "sqlite:missing.db"], "there is no store at"),
         (&["import", "missing.ndjson"], "cannot read missing.ndjson: No such file or directory"),
-        (&["export", "--store", &site.url(), "--output", "no/such/directory/x"], "cannot write no/such/directory/x"),
-        (&["backup", "--store", &site.url(), "no/such/directory/x.db"], "cannot write no/such/directory/x.db"),
+        (&["export", "--store", &store.url(), "--output", "no/such/directory/x"], "cannot write no/such/directory/x"),
+        (&["backup", "--store", &store.url(), "no/such/directory/x.db"], "cannot write no/such/directory/x.db"),
         (&["check", &server_url, "--token-file", "missing"], "cannot read the token from missing"),
         (&["man", "--output", "/dev/null/man"], "cannot write the manual into /dev/null/man"),
     ];
@@ -117,14 +117,14 @@ fn failure_is_one_clear_line_and_exit_code_1() {
         assert_no_internals(&errors(&output));
     }
     assert!(!new.file().exists(), "a server that cannot start creates no store");
-    let unknown = site.run(&["token", "revoke", "77"]);
+    let unknown = store.run(&["token", "revoke", "77"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert_snapshot!(errors(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
 }
 
 #[test]
 fn a_bad_value_of_a_variable_is_reported_by_its_name() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let wrong: &[(&str, &str, &str)] = &[
         ("PLANTSTORE_LISTEN", "localhost", "error: invalid value 'localhost' for PLANTSTORE_LISTEN: write HOST:PORT"),
         ("PLANTSTORE_LISTEN", "", "PLANTSTORE_LISTEN"),
@@ -137,12 +137,12 @@ fn a_bad_value_of_a_variable_is_reported_by_its_name() {
         ("PLANTSTORE_RATE_BURST", "5", "error: PLANTSTORE_RATE_BURST needs a --rate-limit"),
     ];
     for (variable, value, words) in wrong {
-        let output = site.command_through(&["timeout", "60"], &["serve"]).env(variable, value).output().unwrap();
+        let output = store.command_through(&["timeout", "60"], &["serve"]).env(variable, value).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{variable}: {}", errors(&output));
         assert!(errors(&output).contains(words), "{variable}: {}", errors(&output));
         assert!(!errors(&output).contains("--store") && !errors(&output).contains("--listen"), "{}", errors(&output));
     }
-    let typed = site.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
+    let typed = store.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
     assert!(
         errors(&typed).contains("'--listen <[HOST:]PORT>'"),
         "the option overrides the variable: {}",
@@ -152,9 +152,9 @@ fn a_bad_value_of_a_variable_is_reported_by_its_name() {
 
 #[test]
 fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
-    let site = Site::new(Engine::Sqlite);
-    site.token("ada", &[]);
-    let output = site
+    let store = Store::new(Engine::Sqlite);
+    store.token("ada", &[]);
+    let output = store
         .command(&["user", "list"])
         .env("PLANTSTORE_LISTN", "127.0.0.1:8081")
         .env("PLANTSTORE_COLOUR_OF_THE_SHED", "red")
@@ -175,7 +175,7 @@ fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
             "warning: the variable PLANTSTORE_LISTN is ignored: there is no such option; did you mean PLANTSTORE_LISTEN?",
         ]
     );
-    let mut command = site.command(&["serve", "--listen", "0"]);
+    let mut command = store.command(&["serve", "--listen", "0"]);
     command.env("PLANTSTORE_SOTRE_TIMEOUT", "1s");
     let server = Server::start(command);
     wait_for("the warning in the log", || {
@@ -185,13 +185,13 @@ fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
 
 #[test]
 fn restore_names_its_argument() {
-    let site = Site::new(Engine::Sqlite);
-    std::fs::write(site.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
+    let store = Store::new(Engine::Sqlite);
+    std::fs::write(store.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
     for (file, words) in [
         ("missing.db", "there is no store at sqlite:missing.db: name one that exists as FILE"),
         ("text.db", "sqlite:text.db is not a plantstore file (it is not an SQLite database): name another as FILE"),
     ] {
-        let output = site.run(&["restore", file, "--store", "sqlite:new.db"]);
+        let output = store.run(&["restore", file, "--store", "sqlite:new.db"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(errors(&output).contains(words), "{}", errors(&output));
         assert!(!errors(&output).contains("--store"), "{}", errors(&output));
@@ -200,13 +200,13 @@ fn restore_names_its_argument() {
 
 #[test]
 fn a_line_that_is_not_json_is_described_without_terms_of_the_parser() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     for (line, words) in [
         ("nope\n", "line 1: it is not JSON: a word other than true, false and null at column 2\n"),
         ("{\n", "line 1: it is not JSON: it ends in the middle of an object at column 1\n"),
     ] {
-        std::fs::write(site.directory().join("plants.ndjson"), line).unwrap();
-        let output = site.run(&["import", "--check", "plants.ndjson"]);
+        std::fs::write(store.directory().join("plants.ndjson"), line).unwrap();
+        let output = store.run(&["import", "--check", "plants.ndjson"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(errors(&output).starts_with(words), "{}", errors(&output));
         assert_no_internals(&errors(&output));

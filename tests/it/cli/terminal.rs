@@ -6,14 +6,12 @@ use rstest::rstest;
 
 use super::{errors, text};
 use crate::support::tools::external;
-use crate::support::{Client, Connection, Engine, Site, Terminal, free_port, wait_for};
+use crate::support::{Client, Connection, Engine, Store, Terminal, engine_test, free_port, wait_for};
 
 // For example, the parent process may have closed its end of the pipe.
-#[rstest]
-fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(the_service_runs_with_its_output_closed, |store: &Store| {
     let free = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let mut command = site.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
+    let mut command = store.command(&["serve", "--listen", &free.to_string(), "--no-first-token"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     drop(child.stdout.take());
     wait_for("a response", || {
@@ -24,15 +22,15 @@ fn the_service_runs_with_its_output_closed(#[values(Engine::Sqlite, Engine::Post
     assert!(child.try_wait().unwrap().is_none());
     child.kill().unwrap();
     child.wait().unwrap();
-}
+});
 
 /// Closing the terminal window ends the service: it does not continue in the background. A SIGHUP while the terminal is
 /// open only reloads the certificate.
 #[rstest]
 #[case::requires_script()]
 fn the_service_ends_with_its_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve(&site, &[]);
+    let store = Store::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve(&store, &[]);
     terminal.signal("HUP");
     wait_for("the warning about SIGHUP without a certificate", || {
         terminal.screen().contains("no certificate to reload").then_some(())
@@ -40,14 +38,14 @@ fn the_service_ends_with_its_terminal() {
     assert!(!terminal.service_has_ended());
     terminal.close();
     wait_for("the server to end", || terminal.service_has_ended().then_some(()));
-    assert!(!site.file().with_extension("db-wal").exists(), "a clean stop removes the WAL");
+    assert!(!store.file().with_extension("db-wal").exists(), "a clean stop removes the WAL");
 }
 
 #[rstest]
 #[case::requires_script()]
 fn service_started_with_nohup_outlives_its_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve_ignoring_hangup(&site);
+    let store = Store::new(Engine::Sqlite);
+    let mut terminal = Terminal::serve_ignoring_hangup(&store);
     let anonymous = Client { address: terminal.address().unwrap(), token: None };
     terminal.close();
     for _ in 0..50 {
@@ -60,9 +58,9 @@ fn service_started_with_nohup_outlives_its_terminal() {
 #[rstest]
 #[case::requires_script()]
 fn requests_in_flight_are_finished_after_the_terminal_closes() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let mut terminal = Terminal::serve(&site, &["--shutdown-grace", "100d"]);
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let mut terminal = Terminal::serve(&store, &["--shutdown-grace", "100d"]);
     let client = Client { address: terminal.address().unwrap(), token: Some(token) };
     let mut connection = client.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
@@ -81,9 +79,9 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
 #[case::requires_script()]
 fn a_request_is_a_short_line_on_a_terminal() {
     let request_line = |options: &[&str]| {
-        let site = Site::new(Engine::Sqlite);
-        let token = site.token("ada", &[]);
-        let terminal = Terminal::serve(&site, options);
+        let store = Store::new(Engine::Sqlite);
+        let token = store.token("ada", &[]);
+        let terminal = Terminal::serve(&store, options);
         let ada = Client { address: terminal.address().unwrap(), token: Some(token) };
         let response = ada.call("DELETE", "/plants/5", &[("X-Request-Id", "seen")], None);
         assert_eq!(response.status, 404);
@@ -107,32 +105,32 @@ fn a_request_is_a_short_line_on_a_terminal() {
 }
 
 /// Returns the output of a command on a terminal.
-fn on_a_terminal(site: &Site, arguments: &str, no_color: &str) -> String {
+fn on_a_terminal(store: &Store, arguments: &str, no_color: &str) -> String {
     let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));
     let mut script = external("script");
-    script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(site.directory()).stdin(Stdio::null());
+    script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(store.directory()).stdin(Stdio::null());
     text(&script.env("TERM", "xterm").env("NO_COLOR", no_color).output().expect("script, from the package bsdutils"))
 }
 
 #[rstest]
 #[case::requires_script()]
 fn errors_are_coloured_only_on_a_terminal() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     for arguments in ["user list --store sqlite:missing.db", "serve --listen x"] {
-        let coloured = on_a_terminal(&site, arguments, "");
+        let coloured = on_a_terminal(&store, arguments, "");
         assert!(coloured.starts_with("\x1b[31;1merror:\x1b[0m "), "{coloured:?}");
-        let plain = on_a_terminal(&site, arguments, "1");
+        let plain = on_a_terminal(&store, arguments, "1");
         assert!(plain.starts_with("error: ") && !plain.contains('\x1b'), "NO_COLOR: {plain:?}");
         let words: Vec<&str> = arguments.split(' ').collect();
-        assert!(!errors(&site.run(&words)).contains('\x1b'), "not on a terminal");
+        assert!(!errors(&store.run(&words)).contains('\x1b'), "not on a terminal");
     }
 }
 
 #[rstest]
 #[case::requires_script()]
 fn the_banner_is_coloured_on_a_terminal() {
-    let site = Site::new(Engine::Sqlite);
-    let terminal = Terminal::serve(&site, &[]);
+    let store = Store::new(Engine::Sqlite);
+    let terminal = Terminal::serve(&store, &[]);
     assert!(terminal.raw_screen().contains(concat!("\x1b[1mplantstore ", env!("CARGO_PKG_VERSION"), "\x1b[0m")));
     assert!(terminal.screen().contains(concat!(
         "plantstore ",

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::{WHOLE, logged, serves_others, site};
+use super::{WHOLE, logged, serves_others, store};
 use crate::support::http2::{
     ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, GOAWAY, HEADERS,
     INITIAL_WINDOW, NO_ERROR, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head, setting,
@@ -12,7 +12,7 @@ use crate::support::{Connection, JSON, wait_for};
 
 #[test]
 fn incomplete_preface_is_an_incomplete_head() {
-    let server = site().serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
+    let server = store().serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
     connection.send(&PREFACE[..10]);
     assert_eq!(connection.read_response(false).error(), 40800);
@@ -21,7 +21,7 @@ fn incomplete_preface_is_an_incomplete_head() {
 
 #[test]
 fn connection_without_a_request_is_closed_despite_pings() {
-    let server = site().serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
+    let server = store().serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut silent = Frames::open(server.address(), &[]);
     assert_eq!(silent.ending(), Some(NO_ERROR));
     let mut pinging = Frames::open(server.address(), &[]);
@@ -37,7 +37,7 @@ fn connection_without_a_request_is_closed_despite_pings() {
 
 #[test]
 fn idle_http2_connection_is_closed_with_goaway() {
-    let server = site().serve(&["--idle-timeout", "3s"]);
+    let server = store().serve(&["--idle-timeout", "3s"]);
     let mut connection = Frames::open(server.address(), &[]);
     for stream in [1, 3] {
         connection.send(HEADERS, WHOLE, stream, &head(&server.anonymous(), "GET", "/livez", &[]));
@@ -51,9 +51,9 @@ fn idle_http2_connection_is_closed_with_goaway() {
 
 #[test]
 fn incomplete_head_times_out_while_other_streams_are_in_flight() {
-    let site = site();
-    let server = site.serve(&["--header-timeout", "3s", "--idle-timeout", "60s", "--request-timeout", "60s"]);
-    let ada = server.client(&site.token("ada", &[]));
+    let store = store();
+    let server = store.serve(&["--header-timeout", "3s", "--idle-timeout", "60s", "--request-timeout", "60s"]);
+    let ada = server.client(&store.token("ada", &[]));
     let block = head(&ada, "GET", "/plants", &[]);
     let whole = frame(HEADERS, WHOLE, 3, &block);
     // Incomplete frames, and a complete frame without the end of the head.
@@ -80,7 +80,7 @@ fn incomplete_head_times_out_while_other_streams_are_in_flight() {
 /// The timeout for the first request and the timeout for a head both apply. The connection is closed and counted once.
 #[test]
 fn incomplete_first_head_is_counted_once() {
-    let server = site().serve(&["--header-timeout", "5s", "--metrics-listen", "0"]);
+    let server = store().serve(&["--header-timeout", "5s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(PING, 0, 0, b"eightful");
@@ -94,9 +94,9 @@ fn incomplete_first_head_is_counted_once() {
 /// A request that is reset at once costs the client almost nothing, so a client with too many resets is disconnected.
 #[test]
 fn rapid_resets_close_the_connection() {
-    let site = site();
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let store = store();
+    let server = store.serve(&[]);
+    let ada = server.client(&store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     let block = head(&ada, "GET", "/plants", &[]);
     let mut flood = Vec::new();
@@ -113,9 +113,9 @@ fn rapid_resets_close_the_connection() {
 
 #[test]
 fn endless_continuation_frames_close_the_connection() {
-    let site = site();
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let store = store();
+    let server = store.serve(&[]);
+    let ada = server.client(&store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_STREAM, 1, &head(&ada, "GET", "/plants", &[]));
     let mut flood = Vec::new();
@@ -130,9 +130,9 @@ fn endless_continuation_frames_close_the_connection() {
 
 #[test]
 fn empty_data_frames_close_the_connection() {
-    let site = site();
-    let server = site.serve(&["--metrics-listen", "0"]);
-    let ada = server.client(&site.token("ada", &[]));
+    let store = store();
+    let server = store.serve(&["--metrics-listen", "0"]);
+    let ada = server.client(&store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     let _ = connection.try_send(&frame(DATA, 0, 1, b"").repeat(20_000));
@@ -144,7 +144,7 @@ fn empty_data_frames_close_the_connection() {
 /// The client stores a large field in the HPACK dynamic table and refers to it many times.
 #[test]
 fn header_compression_bomb_closes_the_connection() {
-    let server = site().serve(&[]);
+    let server = store().serve(&[]);
     let before = server.resident();
     let mut connection = Frames::open(server.address(), &[]);
     let mut block = head(&server.anonymous(), "GET", "/livez", &[]);
@@ -161,9 +161,9 @@ fn header_compression_bomb_closes_the_connection() {
 
 #[test]
 fn floods_of_small_frames_do_not_delay_other_clients() {
-    let site = site();
-    let server = site.serve(&["--header-timeout", "5s"]);
-    let ada = server.client(&site.token("ada", &[]));
+    let store = store();
+    let server = store.serve(&["--header-timeout", "5s"]);
+    let ada = server.client(&store.token("ada", &[]));
     let post = frame(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/plants", &[JSON]));
     let floods = [
         (vec![], frame(SETTINGS, 0, 0, &setting(INITIAL_WINDOW, 1))),

@@ -3,12 +3,12 @@
 use rstest::rstest;
 
 use super::{LOCKS, QUIET, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, plant, post};
-use crate::support::{Client, Engine, Server, Site, retry_while_unavailable, wait_for};
+use crate::support::{Client, Engine, Server, Store, retry_while_unavailable, wait_for};
 
 /// Two nodes on one database, and a client of each.
-fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    let token = site.token("ada", &[]);
+fn two_nodes(store: &Store) -> ([Server; 2], [Client; 2]) {
+    let nodes = [store.serve(QUIET), store.serve(QUIET)];
+    let token = store.token("ada", &[]);
     let clients = [nodes[0].client(&token), nodes[1].client(&token)];
     // Opens the connections and caches the token.
     for client in &clients {
@@ -20,9 +20,9 @@ fn two_nodes(site: &Site) -> ([Server; 2], [Client; 2]) {
 #[rstest]
 #[case::requires_postgres()]
 fn key_in_flight_on_one_node_is_in_flight_on_all() {
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&site);
-    let held = site.hold_writes();
+    let store = Store::new(Engine::Postgres);
+    let (_nodes, [one, other]) = two_nodes(&store);
+    let held = store.hold_writes();
     let mut first = in_flight(&one, &other, create_bytes("k1", plant(1, "Rose")));
     for client in [&one, &other] {
         assert_eq!(post(client, "k1", &plant(1, "Rose")).error(), 40901);
@@ -36,15 +36,15 @@ fn key_in_flight_on_one_node_is_in_flight_on_all() {
         assert_replays(&response, &post(client, "k1", &plant(1, "Rose")));
         assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
     }
-    wait_for("the locks to be released", || (site.rows(LOCKS) == [0]).then_some(()));
+    wait_for("the locks to be released", || (store.rows(LOCKS) == [0]).then_some(()));
 }
 
 /// A client that has a response gets it again from every node, without 40901 for a lock that is about to be released.
 #[rstest]
 #[case::requires_postgres()]
 fn response_of_one_node_is_replayed_by_all() {
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&site);
+    let store = Store::new(Engine::Postgres);
+    let (_nodes, [one, other]) = two_nodes(&store);
     for id in 0..100 {
         let key = format!("key {id}");
         let response = post(&one, &key, &plant(id, "Rose"));
@@ -57,19 +57,19 @@ fn response_of_one_node_is_replayed_by_all() {
 #[rstest]
 #[case::requires_postgres()]
 fn killed_node_releases_its_keys() {
-    let site = Site::new(Engine::Postgres);
-    let ([node, _other_node], [one, other]) = two_nodes(&site);
-    let held = site.hold_writes();
+    let store = Store::new(Engine::Postgres);
+    let ([node, _other_node], [one, other]) = two_nodes(&store);
+    let held = store.hold_writes();
     // Both requests go to the same node, so this node holds the key.
     let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
-    wait_for("the lock of the key", || (site.rows(LOCKS) == [1]).then_some(()));
+    wait_for("the lock of the key", || (store.rows(LOCKS) == [1]).then_some(()));
     assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);
     node.kill();
     drop(cut);
-    wait_for("the locks to be released", || (site.rows(LOCKS) == [0]).then_some(()));
+    wait_for("the locks to be released", || (store.rows(LOCKS) == [0]).then_some(()));
     let mut second = other.connect();
     second.send(create_bytes("k1", plant(1, "Rose"))(&other));
-    wait_for("the second request to hold the lock", || (site.rows(LOCKS) == [1]).then_some(()));
+    wait_for("the second request to hold the lock", || (store.rows(LOCKS) == [1]).then_some(()));
     drop(held);
     let response = second.read_response(false);
     assert!(response.status == 200 && !is_replayed(&response), "{}", response.wire());
@@ -89,14 +89,14 @@ fn key_stored_by_another_program_stops_the_write() {
         END $$;
         GRANT EXECUTE ON FUNCTION appear() TO plantstore;
         CREATE TRIGGER appear AFTER INSERT ON plants FOR EACH ROW EXECUTE FUNCTION appear()";
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "5s", "--log-level", "warn"]);
-    let ada = server.client(&site.token("ada", &[]));
-    site.execute(APPEAR);
+    let store = Store::new(Engine::Postgres);
+    let server = store.serve(&["--store-timeout", "5s", "--log-level", "warn"]);
+    let ada = server.client(&store.token("ada", &[]));
+    store.execute(APPEAR);
     let rejected = post(&ada, "k1", &plant(1, "Rose"));
     assert_eq!(rejected.error(), 50300, "{}", rejected.wire());
-    assert_eq!((ada.ids(), site.rows(STORED_KEYS)), (vec![], vec![0]), "{}", server.log());
-    site.execute("DROP TRIGGER appear ON plants");
+    assert_eq!((ada.ids(), store.rows(STORED_KEYS)), (vec![], vec![0]), "{}", server.log());
+    store.execute("DROP TRIGGER appear ON plants");
     let created = retry_while_unavailable(|| post(&ada, "k1", &plant(1, "Rose")));
     assert!(created.status == 200 && !is_replayed(&created), "{}", created.wire());
 }
@@ -108,10 +108,10 @@ fn key_stored_by_another_program_stops_the_write() {
 fn keys_of_a_lost_node_are_released_within_seconds() {
     const HOLDER: &str = "SELECT client_port FROM pg_stat_activity WHERE datname = current_database() AND \
                           query LIKE 'SELECT pg_advisory_unlock%'";
-    let site = Site::new(Engine::Postgres);
-    let (_nodes, [one, _]) = two_nodes(&site);
+    let store = Store::new(Engine::Postgres);
+    let (_nodes, [one, _]) = two_nodes(&store);
     assert_eq!(post(&one, "k1", &plant(1, "Rose")).status, 200);
-    let port = wait_for("the connection that holds the locks", || site.rows(HOLDER).first().copied());
+    let port = wait_for("the connection that holds the locks", || store.rows(HOLDER).first().copied());
     // The kernel shows the timer of the server's socket: 02 means keepalive, and the time is in hundredths of a second.
     let from = format!(":{port:04X} 01 ");
     let timer = wait_for("the keepalive timer", || {

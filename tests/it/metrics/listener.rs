@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use rstest::rstest;
 
 use super::LISTEN;
-use crate::support::{Connection, Engine, JSON, Server, Site, wait_for};
+use crate::support::{Connection, Engine, JSON, Server, Store, engine_test, wait_for};
 
 /// Returns the addresses that a process listens on, in the notation of `/proc/net/tcp`.
 fn listening(server: &Server) -> BTreeSet<String> {
@@ -36,17 +36,15 @@ fn hexadecimal(port: u16) -> String {
     format!("{address:08X}:{port:04X}")
 }
 
-#[rstest]
-fn metrics_are_served_only_on_their_own_port(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
+engine_test!(metrics_are_served_only_on_their_own_port, |store: &Store| {
+    let server = store.serve(&[]);
     assert_eq!(
         listening(&server),
         BTreeSet::from([hexadecimal(server.address().port())]),
         "the metrics listener is off by default"
     );
-    let server = site.serve(&LISTEN);
-    let ada = server.client(&site.token("ada", &[]));
+    let server = store.serve(&LISTEN);
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.get("/metrics").error(), 40401, "the public port has no metrics");
     assert_eq!(server.anonymous().get("/metrics").error(), 40100);
     let metrics = server.metrics();
@@ -72,14 +70,12 @@ fn metrics_are_served_only_on_their_own_port(#[values(Engine::Sqlite, Engine::Po
         1,
         "requests to the metrics listener are not counted"
     );
-}
+});
 
-#[rstest]
-fn metrics_are_served_until_the_end_of_a_shutdown(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[&LISTEN[..], &["--shutdown-grace", "100d"]].concat());
+engine_test!(metrics_are_served_until_the_end_of_a_shutdown, |store: &Store| {
+    let server = store.serve(&[&LISTEN[..], &["--shutdown-grace", "100d"]].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     let mut unfinished = ada.connect();
     let head = ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "19"), ("Expect", "100-continue")], None);
     unfinished.send(head);
@@ -91,12 +87,12 @@ fn metrics_are_served_until_the_end_of_a_shutdown(#[values(Engine::Sqlite, Engin
     unfinished.send(r#"{"id":1,"name":"n"}"#);
     assert_eq!(unfinished.read_response(false).status, 200);
     assert_eq!(server.wait().code(), Some(0));
-}
+});
 
 #[test]
 fn slow_clients_are_disconnected() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&LISTEN);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&LISTEN);
     let metrics = server.metrics();
     let address = metrics.client().address;
     let mut slow = Connection::open(address);
@@ -115,8 +111,8 @@ fn slow_clients_are_disconnected() {
 /// holding all connections, however often they send something.
 #[test]
 fn held_connections_do_not_block_scrapes() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&LISTEN);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&LISTEN);
     let metrics = server.metrics();
     let client = metrics.client();
     let mut done = client.connect();
@@ -136,7 +132,7 @@ fn held_connections_do_not_block_scrapes() {
 
 #[test]
 fn unusable_metrics_address_is_an_error() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let cases = [
@@ -147,10 +143,10 @@ fn unusable_metrics_address_is_an_error() {
         ("nonsense", 2, "write HOST:PORT"),
     ];
     for (listen, code, words) in cases {
-        let output = site.run(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen]);
+        let output = store.run(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.contains(words)), (Some(code), true), "{listen}: {errors}");
-        assert!(!site.file().exists(), "a server that cannot start creates no store");
+        assert!(!store.file().exists(), "a server that cannot start creates no store");
     }
 }
 
@@ -158,10 +154,10 @@ fn unusable_metrics_address_is_an_error() {
 #[rstest]
 #[case::requires_unshare()]
 fn metrics_on_a_non_loopback_address_log_a_warning() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let serve = |listen| {
         let options = ["serve", "--listen", "0.0.0.0:0", "--no-first-token", "--metrics-listen", listen];
-        Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
+        Server::start(store.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
     let server = serve("0.0.0.0:0");
     wait_for("the warning", || server.log().contains("metrics are served on a non-loopback address").then_some(()));

@@ -7,33 +7,31 @@ use serde_json::{Value, json};
 
 use super::{call, lines, occurrences, serve, users, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
-use crate::support::{Engine, Site, Stopwatch, assert_snapshot, wait_for};
+use crate::support::{Engine, Stopwatch, Store, assert_snapshot, engine_test, wait_for};
 
 const FAILED: &str = "cannot fetch the issuer's keys";
 const BACK: &str = "the issuer responds again";
 
 // An issuer should not reuse a key id. If it does, a cached rejection must not outlive the old key.
-#[rstest]
-fn rejected_token_is_verified_again_with_new_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(rejected_token_is_verified_again_with_new_keys, |store: &Store| {
     let [old, new] = [SigningKey::p256("e"), SigningKey::p256("e")];
     let issuer = Issuer::start(&[&old]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let of_new = new.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &of_new).status, 401);
     issuer.publish(&[&new]);
     // An unknown key id makes the server fetch the keys before it responds.
     assert_eq!(call(&server, &SigningKey::p256("unknown").token(&issuer.claims("ada"))).status, 401);
     assert_eq!(call(&server, &of_new).status, 200);
-}
+});
 
 #[rstest]
 #[case::requires_openssl()]
 fn new_key_is_accepted_and_a_removed_key_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     let (old, new) = (SigningKey::p256("old"), SigningKey::rsa("new"));
     let issuer = Issuer::start(&[&old]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let [of_old, of_new] = [&old, &new].map(|key| key.token(&issuer.claims("ada")));
     assert_eq!(call(&server, &of_old).status, 200);
     assert_eq!(call(&server, &of_new).status, 401, "the key is not published yet");
@@ -50,25 +48,21 @@ fn new_key_is_accepted_and_a_removed_key_is_rejected(#[values(Engine::Sqlite, En
 
 // The first token of a new key makes the server fetch the keys. Then tokens of the removed key are rejected, although
 // they were cached as valid.
-#[rstest]
-fn first_token_of_a_new_key_is_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(first_token_of_a_new_key_is_accepted, |store: &Store| {
     let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&old]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let [of_old, of_new] = [&old, &new].map(|key| key.token(&issuer.claims("ada")));
     assert_eq!(call(&server, &of_old).status, 200);
     issuer.publish(&[&new]);
     assert_eq!(call(&server, &of_new).status, 200);
     assert_eq!(call(&server, &of_old).status, 401);
-}
+});
 
-#[rstest]
-fn a_removed_key_stops_working_within_30_seconds(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(a_removed_key_stops_working_within_30_seconds, |store: &Store| {
     let (kept, removed) = (SigningKey::p256("kept"), SigningKey::p256("removed"));
     let issuer = Issuer::start(&[&kept, &removed]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let token = removed.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&kept]);
@@ -81,14 +75,12 @@ fn a_removed_key_stops_working_within_30_seconds(#[values(Engine::Sqlite, Engine
         (call(&server, &kept.token(&issuer.claims("ada"))).status == 401).then_some(())
     });
     wait_for_log(&server, "the issuer has no usable key");
-}
+});
 
-#[rstest]
-fn unknown_key_ids_do_not_flood_the_issuer(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(unknown_key_ids_do_not_flood_the_issuer, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
+    let server = serve(store, &issuer, &["--auth-failure-burst", "100000"]);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
     let (before, start) = (issuer.fetches(), Instant::now());
     std::thread::scope(|scope| {
@@ -107,14 +99,12 @@ fn unknown_key_ids_do_not_flood_the_issuer(#[values(Engine::Sqlite, Engine::Post
     let asked = issuer.fetches() - before;
     assert!((1..=allowed).contains(&asked), "{asked} fetches for 200 tokens");
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
-}
+});
 
-#[rstest]
-fn concurrent_requests_for_a_new_key_share_one_fetch(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(concurrent_requests_for_a_new_key_share_one_fetch, |store: &Store| {
     let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&old]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     assert_eq!(call(&server, &old.token(&issuer.claims("ada"))).status, 200);
     issuer.publish(&[&old, &new]);
     let before = issuer.fetches();
@@ -126,14 +116,12 @@ fn concurrent_requests_for_a_new_key_share_one_fetch(#[values(Engine::Sqlite, En
     });
     // The second may be a regular fetch.
     assert!(issuer.fetches() - before <= 2, "{} fetches", issuer.fetches() - before);
-}
+});
 
-#[rstest]
-fn cached_keys_work_while_the_issuer_is_down(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(cached_keys_work_while_the_issuer_is_down, |store: &Store| {
     let (key, later) = (SigningKey::p256("e"), SigningKey::p256("later"));
     let mut issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let ada = server.client(&key.token(&issuer.claims("ada")));
     ada.plant(1, "Rose");
     issuer.server.stop();
@@ -158,15 +146,13 @@ fn cached_keys_work_while_the_issuer_is_down(#[values(Engine::Sqlite, Engine::Po
     assert_eq!(ada.ids(), [1]);
     wait_for_log(&server, BACK);
     assert_eq!(occurrences(&server, FAILED), 1, "the failure is logged once, not at every attempt");
-}
+});
 
-#[rstest]
-fn tokens_get_503_before_the_first_fetch_of_keys(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(tokens_get_503_before_the_first_fetch_of_keys, |store: &Store| {
     let key = SigningKey::p256("e");
     let mut issuer = Issuer::start(&[&key]);
     issuer.server.stop();
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let token = key.token(&issuer.claims("ada"));
     let response = call(&server, &token);
     assert_snapshot!(response.wire(), @r#"
@@ -183,7 +169,7 @@ fn tokens_get_503_before_the_first_fetch_of_keys(#[values(Engine::Sqlite, Engine
     "#);
     assert_eq!(response.error(), 50300);
     assert_eq!(
-        server.client(&site.token("bob", &[])).get("/plants").status,
+        server.client(&store.token("bob", &[])).get("/plants").status,
         200,
         "tokens of plantstore do not depend on the issuer"
     );
@@ -193,16 +179,14 @@ fn tokens_get_503_before_the_first_fetch_of_keys(#[values(Engine::Sqlite, Engine
     wait_for_log(&server, FAILED);
     issuer.server.restart();
     wait_for("the keys to be fetched", || (call(&server, &token).status == 200).then_some(()));
-}
+});
 
-#[rstest]
-fn silent_issuer_delays_no_request_for_long(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(silent_issuer_delays_no_request_for_long, |store: &Store| {
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
     issuer.server.be_silent(true);
-    let server = serve(site, &issuer, &[]);
-    assert_eq!(server.client(&site.token("bob", &[])).get("/plants").status, 200);
+    let server = serve(store, &issuer, &[]);
+    assert_eq!(server.client(&store.token("bob", &[])).get("/plants").status, 200);
     let token = key.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &token).error(), 50300);
     issuer.server.be_silent(false);
@@ -215,44 +199,42 @@ fn silent_issuer_delays_no_request_for_long(#[values(Engine::Sqlite, Engine::Pos
         "the fetch times out"
     );
     assert_eq!(call(&server, &token).status, 200);
-}
+});
 
 #[rstest]
 #[case::requires_openssl()]
 fn certificate_of_the_issuer_is_verified(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     let key = SigningKey::rsa("r");
     let (authority, other) = (Authority::new(), Authority::new());
     let issuer = Issuer::start_with_tls(&authority, &[&key]);
     let token = key.token(&issuer.claims("ada"));
     let (file, wrong) = (authority.file().display().to_string(), other.file().display().to_string());
 
-    let trusting = serve(site, &issuer, &["--oidc-ca", &file]);
+    let trusting = serve(store, &issuer, &["--oidc-ca", &file]);
     trusting.client(&token).plant(1, "Rose");
     for more in [&["--oidc-ca", wrong.as_str()][..], &[]] {
-        let server = serve(site, &issuer, more);
+        let server = serve(store, &issuer, more);
         assert_eq!(call(&server, &token).error(), 50300, "{more:?}");
         wait_for_log(&server, "certificate");
     }
     // The certificate is for 127.0.0.1.
     let elsewhere = issuer.url().replace("127.0.0.1", "localhost");
-    let server = site.serve(&["--oidc-issuer", &elsewhere, "--oidc-audience", AUDIENCE, "--oidc-ca", &file]);
+    let server = store.serve(&["--oidc-issuer", &elsewhere, "--oidc-audience", AUDIENCE, "--oidc-ca", &file]);
     let named = key.token(&with(issuer.claims("ada"), json!({ "iss": elsewhere })));
     assert_eq!(call(&server, &named).error(), 50300);
     wait_for_log(&server, "not valid for name");
 }
 
-#[rstest]
-fn issuer_url_may_have_a_path_and_is_compared_exactly(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(issuer_url_may_have_a_path_and_is_compared_exactly, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start_below("/realms/garden/", &[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     server.client(&key.token(&issuer.claims("ada"))).plant(1, "Rose");
     let bare = issuer.url().trim_end_matches('/');
     let other = key.token(&with(issuer.claims("ada"), json!({ "iss": bare })));
     assert_eq!(call(&server, &other).error(), 40101);
-    let server = site.serve(&["--oidc-issuer", bare, "--oidc-audience", AUDIENCE]);
+    let server = store.serve(&["--oidc-issuer", bare, "--oidc-audience", AUDIENCE]);
     assert_eq!(call(&server, &other).error(), 50300, "the discovery document names another issuer");
     wait_for_log(&server, "set --oidc-issuer to exactly that");
     let line = lines(&server, FAILED).remove(0);
@@ -261,12 +243,12 @@ fn issuer_url_may_have_a_path_and_is_compared_exactly(#[values(Engine::Sqlite, E
         error.contains(&format!("{bare:?}")) && error.contains(&format!("{:?}", issuer.url())),
         "the error names both issuers: {error}"
     );
-}
+});
 
 /// Invalid discovery documents and key sets are rejected.
 #[test]
 fn invalid_documents_of_an_issuer_are_rejected() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
     let token = key.token(&issuer.claims("ada"));
@@ -291,21 +273,21 @@ fn invalid_documents_of_an_issuer_are_rejected() {
     ];
     for (path, response, expected) in nonsense {
         issuer.respond_with(path, Some(response));
-        let server = serve(&site, &issuer, &[]);
+        let server = serve(&store, &issuer, &[]);
         assert_eq!(call(&server, &token).error(), 50300, "{expected}");
         wait_for_log(&server, expected);
         issuer.respond_with(path, None);
     }
-    assert_eq!(users(&site), [""; 0]);
+    assert_eq!(users(&store), [""; 0]);
 }
 
 /// An invalid key set does not replace the keys in use.
 #[test]
 fn invalid_key_set_removes_no_key() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let (key, new) = (SigningKey::p256("e"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&key]);
-    let server = serve(&site, &issuer, &[]);
+    let server = serve(&store, &issuer, &[]);
     let [token, of_new] = [&key, &new].map(|key| key.token(&issuer.claims("ada")));
     assert_eq!(call(&server, &token).status, 200);
     issuer.respond_with(KEYS, Some(ok("{}")));
@@ -322,7 +304,7 @@ fn invalid_key_set_removes_no_key() {
 #[rstest]
 #[case::requires_openssl()]
 fn unusable_keys_are_skipped() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let good =
         [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d"), SigningKey::rsa_of("large", 4_096)];
     let weak = SigningKey::rsa_of("weak", 1_024);
@@ -356,7 +338,7 @@ fn unusable_keys_are_skipped() {
     jwks.push(changed(&padded, json!({ "n": encode([&[0], &modulus[..]].concat()), "key_ops": ["verify"] })));
     let issuer = Issuer::start(&[]);
     issuer.publish_jwks(jwks);
-    let server = serve(&site, &issuer, &[]);
+    let server = serve(&store, &issuer, &[]);
     for key in good.iter().chain([&padded]) {
         assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200, "{}", key.id);
     }
@@ -378,10 +360,10 @@ fn unusable_keys_are_skipped() {
 /// Keys after the hundredth are ignored.
 #[test]
 fn key_set_is_limited_to_a_hundred_keys() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let keys: Vec<SigningKey> = (0..101).map(|number| SigningKey::ed25519(&format!("key-{number}"))).collect();
     let issuer = Issuer::start(&keys.iter().collect::<Vec<_>>());
-    let server = serve(&site, &issuer, &[]);
+    let server = serve(&store, &issuer, &[]);
     let status = |key: &SigningKey| call(&server, &key.token(&issuer.claims("ada"))).status;
     assert_eq!((status(&keys[0]), status(&keys[99]), status(&keys[100])), (200, 200, 401));
 }

@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 
 use super::{LEEWAY, call, serve, users, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, encode, now};
-use crate::support::{Engine, Site};
+use crate::support::{Engine, Store};
 
 #[rstest]
 #[case::requires_openssl()]
 fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     let keys = [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d")];
     let issuer = Issuer::start(&keys.each_ref());
-    let server = serve(site, &issuer, &["--auth-failure-burst", "100000", "--max-header-bytes", "65536"]);
+    let server = serve(store, &issuer, &["--auth-failure-burst", "100000", "--max-header-bytes", "65536"]);
     let expected = call(&server, "nonsense").wire();
     assert!(expected.contains("40101"), "{expected}");
     let claims = issuer.claims("mallory");
@@ -30,7 +30,7 @@ fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::P
         let response = call(&server, token);
         assert_eq!(response.wire(), expected, "{what}: {token}");
     }
-    assert_eq!(users(site), [""; 0], "invalid tokens create no user");
+    assert_eq!(users(store), [""; 0], "invalid tokens create no user");
     for key in &keys {
         assert_eq!(call(&server, &key.token(&claims)).status, 200, "valid tokens of the issuer are accepted");
     }

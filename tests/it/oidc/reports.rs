@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{call, lines, occurrences, serve, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
-use crate::support::{Engine, Site, wait_for};
+use crate::support::{Engine, Store, engine_test, wait_for};
 
 const SKIPPED: &str = "issuer key skipped";
 const OPAQUE: &str = "it is neither a JWT nor a token of this service";
@@ -16,7 +16,7 @@ const AUDIENCE_WRONG: &str = "its `aud` does not contain --oidc-audience";
 #[rstest]
 #[case::requires_openssl()]
 fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+    let store = &Store::new(engine);
     let key = SigningKey::p256("good");
     let skipped = |id: &str, others: Value| with(SigningKey::p256(id).jwk, others);
     let unusable = [
@@ -32,7 +32,7 @@ fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine:
     let issuer = Issuer::start(&[]);
     let published: Vec<Value> = unusable.iter().map(|(jwk, _)| jwk.clone()).chain([key.jwk.clone()]).collect();
     issuer.publish_jwks(published.clone());
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
     wait_for_log(&server, "issuer keys updated");
     let reported = lines(&server, SKIPPED);
@@ -53,14 +53,10 @@ fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine:
     });
 }
 
-#[rstest]
-fn wrong_audience_is_logged_with_the_value_found_once_a_minute(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
+engine_test!(wrong_audience_is_logged_with_the_value_found_once_a_minute, |store: &Store| {
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
+    let server = serve(store, &issuer, &["--auth-failure-burst", "100000"]);
     let of = |audience: Value| key.token(&with(issuer.claims("ada"), json!({ "aud": audience })));
     let start = Instant::now();
     let found = format!("shop\n\u{202e}{}", "x".repeat(10_000));
@@ -82,17 +78,13 @@ fn wrong_audience_is_logged_with_the_value_found_once_a_minute(
     assert!(shown.starts_with(r#"["shop\n\u{202e}xxx"#) && shown.ends_with("x…"), "{shown}");
     assert!(shown.len() < 300, "{shown}");
     assert!(first.split('.').all(|part| !server.log().contains(part)), "the log has no token");
-}
+});
 
-#[rstest]
-fn opaque_token_is_logged_once_a_minute_if_there_is_an_issuer(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
+engine_test!(opaque_token_is_logged_once_a_minute_if_there_is_an_issuer, |store: &Store| {
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &["--auth-failure-burst", "100000"]);
-    let ours = site.token("bob", &[]);
+    let server = serve(store, &issuer, &["--auth-failure-burst", "100000"]);
+    let ours = store.token("bob", &[]);
     assert_eq!(call(&server, &ours[..ours.len() - 1]).error(), 40101);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
     // Log lines are ordered: after this line, all earlier lines are written.
@@ -112,8 +104,8 @@ fn opaque_token_is_logged_once_a_minute_if_there_is_an_issuer(
     assert_eq!(lines(&server, OPAQUE)[0]["level"], "WARN");
     assert!(opaque.iter().all(|token| !server.log().contains(token)), "the log has no token");
 
-    let alone = site.serve(&[]);
+    let alone = store.serve(&[]);
     assert_eq!(call(&alone, &opaque[0]).error(), 40101);
     wait_for_log(&alone, r#""status":401"#);
     assert_eq!(occurrences(&alone, OPAQUE), 0, "no warning without an issuer");
-}
+});

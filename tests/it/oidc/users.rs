@@ -5,14 +5,12 @@ use serde_json::json;
 
 use super::{call, serve, users, with};
 use crate::support::issuer::{Issuer, SigningKey};
-use crate::support::{Client, Engine, Site, retry_while_unavailable, wait_for};
+use crate::support::{Client, Engine, Store, engine_test, retry_while_unavailable, wait_for};
 
-#[rstest]
-fn user_is_created_once_at_the_first_use(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(user_is_created_once_at_the_first_use, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     std::thread::scope(|scope| {
         for number in 0..8 {
             let (server, issuer, key) = (&server, &issuer, &key);
@@ -21,18 +19,16 @@ fn user_is_created_once_at_the_first_use(#[values(Engine::Sqlite, Engine::Postgr
             scope.spawn(move || server.client(&key.token(&claims)).plant(number, "Rose"));
         }
     });
-    assert_eq!(users(site), ["newcomer"]);
+    assert_eq!(users(store), ["newcomer"]);
     assert_eq!(server.client(&key.token(&issuer.claims("newcomer"))).ids(), (0..8).collect::<Vec<_>>());
-    assert_eq!(site.rows("SELECT count(*) FROM users"), [1]);
-}
+    assert_eq!(store.rows("SELECT count(*) FROM users"), [1]);
+});
 
-#[rstest]
-fn a_local_user_of_the_same_name_is_the_same_user(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(a_local_user_of_the_same_name_is_the_same_user, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
-    let ours = server.client(&site.token("ada", &[]));
+    let server = serve(store, &issuer, &[]);
+    let ours = server.client(&store.token("ada", &[]));
     ours.plant(1, "Rose");
     let theirs = server.client(&key.token(&issuer.claims("ada")));
     assert_eq!(theirs.ids(), [1]);
@@ -40,32 +36,28 @@ fn a_local_user_of_the_same_name_is_the_same_user(#[values(Engine::Sqlite, Engin
     assert_eq!(ours.ids(), [0_i64; 0], "both kinds of tokens name the same user");
     assert_eq!(server.client(&key.token(&issuer.claims("bob"))).post(r#"{"id":1,"name":"Fern"}"#).status, 200);
     assert_eq!(ours.ids(), [0_i64; 0], "other users are separate");
-}
+});
 
-#[rstest]
-fn deleted_user_with_a_valid_token_is_created_again(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(deleted_user_with_a_valid_token_is_created_again, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let ada = server.client(&key.token(&issuer.claims("ada")));
     ada.plant(1, "Rose");
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
     wait_for("the user to be created again", || {
         let response = ada.post(r#"{"id":2,"name":"Fern"}"#);
         assert!([200, 401].contains(&response.status), "{}", response.text());
         (response.status == 200).then_some(())
     });
     assert_eq!(ada.ids(), [2], "the new user has no plants of the deleted one");
-    assert_eq!(users(site), ["ada"]);
-}
+    assert_eq!(users(store), ["ada"]);
+});
 
-#[rstest]
-fn claim_of_the_user_name_is_an_option(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(claim_of_the_user_name_is_an_option, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &["--oidc-user-claim", "email"]);
+    let server = serve(store, &issuer, &["--oidc-user-claim", "email"]);
     let claims = with(issuer.claims("7c8ec7"), json!({ "email": "ada@example.com" }));
     server.client(&key.token(&claims)).plant(1, "Rose");
     assert_eq!(
@@ -75,18 +67,16 @@ fn claim_of_the_user_name_is_an_option(#[values(Engine::Sqlite, Engine::Postgres
     );
     let twice = claims.to_string().replace(r#""email":"#, r#""email":"eve","email":"#);
     assert_eq!(call(&server, &key.token_of(&key.header().to_string(), &twice)).error(), 40101);
-    assert_eq!(users(site), ["ada@example.com"]);
-}
+    assert_eq!(users(store), ["ada@example.com"]);
+});
 
-#[rstest]
-fn user_that_cannot_be_created_yet_gets_503(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(user_that_cannot_be_created_yet_gets_503, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &["--store-timeout", "5s"]);
+    let server = serve(store, &issuer, &["--store-timeout", "5s"]);
     let known = server.client(&key.token(&issuer.claims("known")));
     assert_eq!(retry_while_unavailable(|| known.post(r#"{"id":1,"name":"Rose"}"#)).status, 200);
-    let held = site.hold_writes();
+    let held = store.hold_writes();
     let newcomer = server.client(&key.token(&issuer.claims("newcomer")));
     let response = newcomer.get("/plants");
     assert_eq!(response.error(), 50300);
@@ -94,16 +84,16 @@ fn user_that_cannot_be_created_yet_gets_503(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(known.ids(), [1], "existing users are not delayed");
     drop(held);
     wait_for("the new user to be created", || (newcomer.get("/plants").status == 200).then_some(()));
-}
+});
 
 /// Two nodes that see a new user concurrently create one user.
 #[rstest]
 #[case::requires_postgres()]
 fn two_nodes_create_one_user() {
-    let site = Site::new(Engine::Postgres);
+    let store = Store::new(Engine::Postgres);
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let nodes = [0, 1].map(|_| serve(&site, &issuer, &[]));
+    let nodes = [0, 1].map(|_| serve(&store, &issuer, &[]));
     for node in &nodes {
         assert_eq!(call(node, &key.token(&issuer.claims("first"))).status, 200);
     }
@@ -123,16 +113,14 @@ fn two_nodes_create_one_user() {
     for clients in &clients {
         assert!(clients.iter().all(|client| client.ids() == [0, 1]), "each node lists the plants of both");
     }
-    assert_eq!(site.rows("SELECT count(*) FROM users"), [21]);
-    assert_eq!(site.rows("SELECT count(*) FROM collections"), [21]);
+    assert_eq!(store.rows("SELECT count(*) FROM users"), [21]);
+    assert_eq!(store.rows("SELECT count(*) FROM collections"), [21]);
 }
 
-#[rstest]
-fn user_of_the_issuer_creates_tokens_and_shares(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(user_of_the_issuer_creates_tokens_and_shares, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let server = serve(site, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let scope = json!({ "scope": "plants:read tokens:manage shares:manage" });
     let ada = server.client(&key.token(&with(issuer.claims("ada"), scope.clone())));
     let me = ada.get("/me").json();
@@ -151,7 +139,7 @@ fn user_of_the_issuer_creates_tokens_and_shares(#[values(Engine::Sqlite, Engine:
     assert_eq!(days, 90, "it does not end with the token of the issuer");
     let made = Client { address: ada.address, token: token["secret"].as_str().map(str::to_owned) };
     assert_eq!(made.get("/plants").text(), "[]");
-    let listed = String::from_utf8(site.run(&["token", "list", "--json"]).stdout).expect("text");
+    let listed = String::from_utf8(store.run(&["token", "list", "--json"]).stdout).expect("text");
     assert!(listed.contains(r#""created_by": "issuer""#), "{listed}");
 
     // An offer to a name is there when the issuer's user of this name first appears.
@@ -159,4 +147,4 @@ fn user_of_the_issuer_creates_tokens_and_shares(#[values(Engine::Sqlite, Engine:
     let bob = server.client(&key.token(&with(issuer.claims("bob"), scope)));
     assert_eq!(bob.call("PUT", "/shares/received/ada", &[], None).status, 204);
     assert_eq!(bob.get("/plants?owner=ada").text(), "[]");
-}
+});

@@ -4,16 +4,14 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use rstest::rstest;
-
 use crate::support::transfer::import;
-use crate::support::{BrowserScript, Engine, Server, Site, wait_for};
+use crate::support::{BrowserScript, Engine, Server, Store, engine_test, wait_for};
 
 /// Tests the harness: a script gets responses to its commands, and a script that fails fails its test with its output.
 #[test]
 fn a_script_drives_the_browser() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     BrowserScript::new("harness", "harness", &server, "").run_with_commands(str::to_owned);
     let script = BrowserScript::new("harness", "harness-failing", &server, "").with("EXPECTED", "something else");
     let failure = catch_unwind(AssertUnwindSafe(|| script.run())).expect_err("a failure");
@@ -25,14 +23,14 @@ fn a_script_drives_the_browser() {
 }
 
 /// Runs the console on a server that its script can stop, restart at the same address and change with commands.
-fn use_the_console(site: &Site) {
-    let token = site.token("ada", &[]);
-    let bob = site.token("bob", &[]);
-    let reads = site.token("ada", &["--scope", "plants:read", "--label", "reads"]);
-    let writes = site.token("ada", &["--scope", "plants:write"]);
-    let revoked = revoked_token(site);
-    let mut server = site.serve(&[]);
-    let case = format!("console-{:?}", site.engine).to_lowercase();
+fn use_the_console(store: &Store) {
+    let token = store.token("ada", &[]);
+    let bob = store.token("bob", &[]);
+    let reads = store.token("ada", &["--scope", "plants:read", "--label", "reads"]);
+    let writes = store.token("ada", &["--scope", "plants:write"]);
+    let revoked = revoked_token(store);
+    let mut server = store.serve(&[]);
+    let case = format!("console-{:?}", store.engine).to_lowercase();
     let script = BrowserScript::new("console", &case, &server, &token);
     let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("WRITES_ONLY", &writes);
     let script = script.with("REVOKED", &revoked);
@@ -40,46 +38,44 @@ fn use_the_console(site: &Site) {
     script.run_with_commands(|command| {
         match command {
             "stop" => return server.stop().to_string(),
-            "start" => server = Server::start(site.command(&["serve", "--no-first-token", "--listen", &address])),
-            "revoke" => operate(site, &["token", "revoke", "3"]),
-            other => share(site, other),
+            "start" => server = Server::start(store.command(&["serve", "--no-first-token", "--listen", &address])),
+            "revoke" => operate(store, &["token", "revoke", "3"]),
+            other => share(store, other),
         }
         "done".to_owned()
     });
 }
 
-fn operate(site: &Site, command: &[&str]) {
-    let done = site.run(command);
+fn operate(store: &Store, command: &[&str]) {
+    let done = store.run(command);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// Runs the script command `share ROLE`: shares ada's plants with bob.
-fn share(site: &Site, command: &str) {
+fn share(store: &Store, command: &str) {
     let role = command.strip_prefix("share ").unwrap_or_else(|| panic!("the script asks to {command}"));
-    operate(site, &["share", "grant", "--owner", "ada", "--to", "bob", "--role", role]);
+    operate(store, &["share", "grant", "--owner", "ada", "--to", "bob", "--role", role]);
 }
 
 /// Returns a token with a valid checksum that every server rejects.
-fn revoked_token(site: &Site) -> String {
-    let token = site.token("carol", &[]);
-    let listed = site.run(&["token", "list", "--user", "carol"]);
+fn revoked_token(store: &Store) -> String {
+    let token = store.token("carol", &[]);
+    let listed = store.run(&["token", "list", "--user", "carol"]);
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
     let id = listed.split_whitespace().find(|word| word.parse::<u32>().is_ok()).expect("the token's id").to_owned();
-    operate(site, &["token", "revoke", &id]);
+    operate(store, &["token", "revoke", &id]);
     token
 }
 
-#[rstest]
-fn console_signs_in_lists_creates_and_deletes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    use_the_console(site);
-}
+engine_test!(console_signs_in_lists_creates_and_deletes, |store: &Store| {
+    use_the_console(store);
+});
 
 #[test]
 fn the_console_shows_thousands_of_plants() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     let mut lines = String::new();
     for id in 1..=5_000 {
@@ -90,10 +86,10 @@ fn the_console_shows_thousands_of_plants() {
         };
         let _ = writeln!(lines, r#"{{"owner":"ada","id":{id},"name":"Plant number-{id:04}","tag":"{tag}"}}"#);
     }
-    import(&site, &[], &lines);
+    import(&store, &[], &lines);
     BrowserScript::new("console-many", "console-many", &server, &token).run_with_commands(|command| {
         assert_eq!(command, "grow");
-        site.execute(
+        store.execute(
             "WITH RECURSIVE more (id) AS (SELECT 5001 UNION ALL SELECT id + 1 FROM more WHERE id < 50002)
              INSERT INTO plants (user_id, plant_id, name, version) SELECT user_id, id, 'Another', 0 FROM users, more;",
         );
@@ -104,10 +100,10 @@ fn the_console_shows_thousands_of_plants() {
 
 #[test]
 fn console_is_accessible_in_every_state() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let [bob, reads] = [site.token("bob", &[]), site.token("ada", &["--scope", "plants:read"])];
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let [bob, reads] = [store.token("bob", &[]), store.token("ada", &["--scope", "plants:read"])];
+    let server = store.serve(&[]);
     let garden: Vec<(String, String)> = serde_json::from_str(include_str!("../../browser/garden.json")).unwrap();
     for (id, (name, tag)) in (1..).zip(garden) {
         let body = serde_json::json!({ "id": id, "name": name, "tag": tag });
@@ -115,10 +111,10 @@ fn console_is_accessible_in_every_state() {
     }
     let script =
         BrowserScript::new("console-looks", "console", &server, &token).with("BOB", &bob).with("READS_ONLY", &reads);
-    let script = script.with("REVOKED", &revoked_token(&site));
+    let script = script.with("REVOKED", &revoked_token(&store));
     script.run_with_commands(|command| {
         assert_eq!(command, "share");
-        let done = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]);
+        let done = store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]);
         // The grant takes effect when the server's cache entry for bob has expired.
         let shared = || server.client(&bob).get("/plants").text().contains("Monstera").then_some(());
         wait_for("the grant to take effect", shared);
@@ -129,22 +125,22 @@ fn console_is_accessible_in_every_state() {
 /// Runs one part of a script about the console: for ada, with bob as a user to share with, each also with a token for
 /// everything, and with a read-only and a revoked token.
 fn run_part(script: &str, part: &str) {
-    let site = Site::new(Engine::Sqlite);
-    let [token, bob] = [site.token("ada", &[]), site.token("bob", &[])];
-    let reads = site.token("ada", &["--scope", "plants:read"]);
-    let revoked = revoked_token(&site);
+    let store = Store::new(Engine::Sqlite);
+    let [token, bob] = [store.token("ada", &[]), store.token("bob", &[])];
+    let reads = store.token("ada", &["--scope", "plants:read"]);
+    let revoked = revoked_token(&store);
     let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
     let scopes = scopes.iter().flat_map(|scope| ["--scope", scope]).chain(["--label", "full"]).collect::<Vec<_>>();
-    let [full, bob_full] = ["ada", "bob"].map(|user| site.token(user, &scopes));
-    let server = site.serve(&[]);
+    let [full, bob_full] = ["ada", "bob"].map(|user| store.token(user, &scopes));
+    let server = store.serve(&[]);
     let script = BrowserScript::new(script, &format!("{script}-{part}"), &server, &token).with("PART", part);
     let script = script.with("BOB", &bob).with("READS_ONLY", &reads).with("REVOKED", &revoked).with("FULL", &full);
     let script = script.with("BOB_FULL", &bob_full);
     script.run_with_commands(|command| {
         match command {
-            "share of bob" => operate(&site, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]),
-            "revoke first" => operate(&site, &["token", "revoke", "1"]),
-            other => share(&site, other),
+            "share of bob" => operate(&store, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]),
+            "revoke first" => operate(&store, &["token", "revoke", "1"]),
+            other => share(&store, other),
         }
         "done".to_owned()
     });
@@ -242,24 +238,24 @@ fn console_draws_an_unknown_species_with_neutral_foliage() {
 
 #[test]
 fn console_reports_rate_limits() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    site.serve(&[]).client(&token).plant(1, "Rose");
-    let server = site.serve(&["--rate-limit", "20/h", "--rate-burst", "2"]);
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    store.serve(&[]).client(&token).plant(1, "Rose");
+    let server = store.serve(&["--rate-limit", "20/h", "--rate-burst", "2"]);
     BrowserScript::new("console-limits", "console-limits", &server, &token).run();
 }
 
 /// A real browser enforces CORS. `cors.rs` tests the header fields.
 #[test]
 fn a_page_of_an_allowed_origin_uses_the_service_and_another_cannot() {
-    let site = Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let closed = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let closed = store.serve(&[]);
     closed.client(&token).plant(9, "Oak");
     let mut open = None;
     BrowserScript::new("cors", "cors", &closed, &token).run_with_commands(|command| {
         let origin = command.strip_prefix("allow ").expect("an origin");
-        let server = site.serve(&["--cors-origin", origin, "--rate-limit", "1/h", "--rate-burst", "20"]);
+        let server = store.serve(&["--cors-origin", origin, "--rate-limit", "1/h", "--rate-burst", "20"]);
         format!("http://{}", open.insert(server).address())
     });
     let open = open.expect("a server that allows an origin");

@@ -9,7 +9,7 @@ use std::process::Command;
 use rstest::rstest;
 
 use crate::support::tools::{in_tests, python_tool, succeed, target};
-use crate::support::{Engine, Server, Site};
+use crate::support::{Engine, Server, Store, engine_test};
 
 const PAGE: &str = "docs/how-to/generate-a-client.md";
 
@@ -18,11 +18,11 @@ fn code_blocks(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap())
 }
 
-/// Writes the files of a section of the page into the directory of the site, and runs its commands there. The packages
+/// Writes the files of a section of the page into the directory of the store, and runs its commands there. The packages
 /// are those of the tests, and the page installs the same versions.
-fn follow_section(heading: &str, site: &Site, server: &Server) {
+fn follow_section(heading: &str, store: &Store, server: &Server) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = site.directory();
+    let directory = store.directory();
     let page = fs::read_to_string(root.join(PAGE)).unwrap().replace("127.0.0.1:8080", &server.address().to_string());
     let section = page.split("\n## ").find(|section| section.lines().next() == Some(heading)).expect("the section");
     // All sections use the same settings of the compiler.
@@ -49,44 +49,36 @@ fn follow_section(heading: &str, site: &Site, server: &Server) {
     let mut shell = Command::new("bash");
     shell.args(["-ec", &[&[&*path], &*run].concat().join("\n")]).current_dir(directory);
     // `npx` must find the program among the packages of the tests.
-    shell.env("npm_config_offline", "true").env("TOKEN", site.token("gardener", &[]));
+    shell.env("npm_config_offline", "true").env("TOKEN", store.token("gardener", &[]));
     let printed = succeed(&mut shell);
     assert_eq!(printed.lines().last(), Some("Rose"), "{printed}");
 }
 
 /// Runs a longer program, as an application would use the client.
-fn run(program: &mut Command, site: &Site, server: &Server) {
+fn run(program: &mut Command, store: &Store, server: &Server) {
     let url = format!("http://{}", server.address());
-    succeed(program.current_dir(site.directory()).env("BASE_URL", url).env("TOKEN", site.token("ada", &[])));
+    succeed(program.current_dir(store.directory()).env("BASE_URL", url).env("TOKEN", store.token("ada", &[])));
 }
 
-#[rstest]
-fn generated_python_client_creates_conflicts_pages_and_deletes(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    follow_section("Python: openapi-python-client", site, &server);
+engine_test!(generated_python_client_creates_conflicts_pages_and_deletes, |store: &Store| {
+    let server = store.serve(&[]);
+    follow_section("Python: openapi-python-client", store, &server);
     let program = in_tests("python/client.py");
-    run(python_tool("python").arg(program).env("PYTHONPATH", site.directory()), site, &server);
-    let models = fs::read_dir(site.directory().join("plantstore_client/models")).unwrap();
+    run(python_tool("python").arg(program).env("PYTHONPATH", store.directory()), store, &server);
+    let models = fs::read_dir(store.directory().join("plantstore_client/models")).unwrap();
     let errors: Vec<String> = models
         .map(|file| file.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.contains("error") || name.contains("response_4") || name.contains("response_5"))
         .collect();
     assert_eq!(errors, ["error.py"], "one model for all errors");
-}
+});
 
-#[rstest]
-fn generated_typescript_client_creates_conflicts_pages_and_deletes(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    fs::copy(in_tests("node/client.ts"), site.directory().join("client.ts")).unwrap();
-    follow_section("TypeScript: openapi-typescript and openapi-fetch", site, &server);
-    run(Command::new("node").arg("client.js"), site, &server);
-}
+engine_test!(generated_typescript_client_creates_conflicts_pages_and_deletes, |store: &Store| {
+    let server = store.serve(&[]);
+    fs::copy(in_tests("node/client.ts"), store.directory().join("client.ts")).unwrap();
+    follow_section("TypeScript: openapi-typescript and openapi-fetch", store, &server);
+    run(Command::new("node").arg("client.js"), store, &server);
+});
 
 #[rstest]
 #[case::hey_api("TypeScript: hey-api")]
@@ -95,7 +87,7 @@ fn generated_functions_create_and_list(
     #[case] heading: &str,
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
 ) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    follow_section(heading, site, &server);
+    let store = &Store::new(engine);
+    let server = store.serve(&[]);
+    follow_section(heading, store, &server);
 }

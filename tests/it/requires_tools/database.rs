@@ -7,29 +7,28 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use rstest::rstest;
 use serde_json::Value;
 
-use crate::support::{Cluster, Engine, Server, Site, StopOnDrop, wait_for};
+use crate::support::{Cluster, Engine, Garden, Server, StopOnDrop, Store, engine_test, wait_for};
 
 /// Password of the role `plantstore` on every PostgreSQL server of the tests.
 const PASSWORD: &str = "only-for-tests";
 
 /// Runs commands with a store URL of the test's choice, in a separate directory.
 struct Operator {
-    site: Site<'static>,
+    store: Store<'static>,
     url: String,
 }
 
 impl Operator {
     fn at(url: impl Into<String>) -> Self {
-        Self { site: Site::new(Engine::Sqlite), url: url.into() }
+        Self { store: Store::new(Engine::Sqlite), url: url.into() }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.site.command(arguments);
+        let mut command = self.store.command(arguments);
         // Ignores the password file of the user who runs the tests.
-        command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.site.directory()).stdin(Stdio::null());
+        command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.store.directory()).stdin(Stdio::null());
         command
     }
 
@@ -59,8 +58,8 @@ impl Operator {
     #[track_caller]
     fn serve_error(&self, arguments: &[&str]) -> String {
         let fixed = ["serve", "--listen", "127.0.0.1:0"];
-        let mut command = self.site.command_through(&["timeout", "60"], &[&fixed, arguments].concat());
-        error_of(&command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.site.directory()).output().unwrap())
+        let mut command = self.store.command_through(&["timeout", "60"], &[&fixed, arguments].concat());
+        error_of(&command.env("PLANTSTORE_STORE", &self.url).env("HOME", self.store.directory()).output().unwrap())
     }
 }
 
@@ -203,8 +202,8 @@ fn role_without_create_privilege_gets_a_clear_error() {
 
 #[test]
 fn commands_that_only_read_create_no_schema() {
-    let site = Site::empty(Engine::Postgres);
-    let node = Operator::at(site.url());
+    let store = Store::empty(Engine::Postgres);
+    let node = Operator::at(store.url());
     let words = node.serve_error(&["--no-migrate"]);
     assert!(words.contains("there is no store at") && words.contains("`plantstore migrate` create"), "{words}");
     for command in
@@ -213,35 +212,32 @@ fn commands_that_only_read_create_no_schema() {
         let words = node.error_of(command);
         assert!(words.contains("there is no store at postgres://plantstore@127.0.0.1:"), "{words}");
     }
-    assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
+    assert_eq!(store.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
     node.run(&["migrate"]);
     let server = node.serve(&["--no-migrate"]);
-    works(&server, &site.token("ada", &[]));
+    works(&server, &store.token("ada", &[]));
 }
 
-#[rstest]
-fn migration_of_a_current_schema_changes_nothing(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::empty(engine);
-    let first = site.run(&["migrate"]);
+engine_test!(migration_of_a_current_schema_changes_nothing, |engine: &Engine| {
+    let store = &Store::empty(*engine);
+    let first = store.run(&["migrate"]);
     assert!(first.status.success(), "{}", errors(&first));
     assert!(errors(&first).starts_with("created a new store: "), "{}", errors(&first));
-    let token = site.token("ada", &[]);
-    let server = site.serve(&[]);
+    let token = store.token("ada", &[]);
+    let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
     for _ in 0..2 {
-        let again = site.run(&["migrate"]);
+        let again = store.run(&["migrate"]);
         assert_eq!((again.status.code(), errors(&again).as_str()), (Some(0), "the schema is up to date\n"));
     }
     works(&server, &token);
     assert_eq!(server.client(&token).ids(), [1]);
-}
+});
 
 // Names are stored byte by byte, and ids are ordered as numbers, in any locale.
-#[rstest]
-fn stored_text_is_listed_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ада🌵", &["--label", "Ünïcödé"]));
+engine_test!(stored_text_is_listed_unchanged, |store: &Store| {
+    let server = store.serve(&[]);
+    let ada = server.client(&store.token("ада🌵", &["--label", "Ünïcödé"]));
     let plants = [
         (i64::MIN, "Ångström", Some("")),
         (-1, "A\u{30a}ngstro\u{308}m", None),
@@ -268,16 +264,14 @@ fn stored_text_is_listed_unchanged(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert_eq!(ada.delete(i64::MIN).status, 204);
     assert_eq!(ada.delete(i64::MAX).status, 204);
     assert_eq!(ada.ids(), [-1, 0, 1]);
-}
+});
 
-#[rstest]
-fn users_are_listed_in_the_order_of_bytes(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(users_are_listed_in_the_order_of_bytes, |store: &Store| {
     for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
-        site.token(user, &[]);
+        store.token(user, &[]);
     }
-    assert_eq!(listed_users(&site.run(&["user", "list", "--json"])), ["Ada", "Zoe", "_x", "ada", "zoe", "émile"]);
-}
+    assert_eq!(listed_users(&store.run(&["user", "list", "--json"])), ["Ada", "Zoe", "_x", "ada", "zoe", "émile"]);
+});
 
 fn listed_users(output: &Output) -> Vec<String> {
     let users: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
@@ -304,10 +298,10 @@ fn users_are_listed_in_the_order_of_bytes_in_any_collation() {
 
 #[test]
 fn newer_schema_is_accepted_only_if_it_is_compatible() {
-    let site = Site::new(Engine::Postgres);
-    let node = Operator::at(site.url());
-    let token = site.token("ada", &[]);
-    site.execute(
+    let store = Store::new(Engine::Postgres);
+    let node = Operator::at(store.url());
+    let token = store.token("ada", &[]);
+    store.execute(
         "ALTER TABLE plants ADD COLUMN planted_at bigint; ALTER TABLE users ADD COLUMN email text;
          ALTER TABLE tokens ADD COLUMN note text NOT NULL DEFAULT ''; CREATE TABLE pots (pot_id bigint PRIMARY KEY);
          INSERT INTO schema_versions VALUES (5, 1)",
@@ -318,9 +312,9 @@ fn newer_schema_is_accepted_only_if_it_is_compatible() {
         works(&server, &node.run(&["token", "create", "--user", "bob"]));
     }
     node.run(&["migrate"]);
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4, 5]);
+    assert_eq!(store.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4, 5]);
 
-    site.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (6, 6)");
+    store.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (6, 6)");
     for words in [node.serve_error(&[]), node.error_of(&["token", "list"]), node.error_of(&["migrate"])] {
         let newer = "was written by a newer plantstore (schema 6, this one knows 4): use that release or a later one";
         assert!(words.contains(newer), "{words}");
@@ -330,42 +324,42 @@ fn newer_schema_is_accepted_only_if_it_is_compatible() {
 /// A database of 0.2.0 is migrated with all of its data.
 #[test]
 fn database_of_the_previous_release_is_migrated() {
-    let site = Site::new(Engine::Postgres);
-    let token = site.token("ada", &[]);
-    site.token("bob", &[]);
+    let store = Store::new(Engine::Postgres);
+    let token = store.token("ada", &[]);
+    store.token("bob", &[]);
     // Later migrations only add tables and columns. Without them, the schema is that of 0.2.0, whose list versions start
     // at 1.
-    site.execute(
+    store.execute(
         "DROP TABLE shares, shares_by_name, idempotency_keys; ALTER TABLE tokens DROP COLUMN created_by;
          DELETE FROM schema_versions WHERE version > 1;
          UPDATE collections SET version = 1 WHERE user_id = 1;
          INSERT INTO plants (user_id, plant_id, name, version) VALUES (1, 1, 'Rose', 1)",
     );
-    assert!(Operator::at(site.url()).serve_error(&["--no-migrate"]).contains("is at version 1"));
-    let server = site.serve(&[]);
+    assert!(Operator::at(store.url()).serve_error(&["--no-migrate"]).contains("is at version 1"));
+    let server = store.serve(&[]);
     let ada = server.client(&token);
     assert_eq!(ada.ids(), [1]);
     ada.plant(2, "Fern");
     assert_eq!(ada.ids(), [1, 2]);
-    let shared = site.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]);
+    let shared = store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]);
     assert!(shared.status.success());
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
+    assert_eq!(store.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
 }
 
 /// The database of 0.6.0 has two tables of shares.
 #[test]
 fn shares_of_the_previous_release_are_migrated() {
-    let site = Site::new(Engine::Postgres);
-    let tokens = ["ada", "bob", "cyd"].map(|user| site.token(user, &[]));
-    site.execute(
+    let store = Store::new(Engine::Postgres);
+    let tokens = ["ada", "bob", "cyd"].map(|user| store.token(user, &[]));
+    store.execute(
         "ALTER TABLE shares_by_name DROP COLUMN grantee_id, DROP COLUMN declined_at;
          DELETE FROM schema_versions WHERE version > 3;
          INSERT INTO shares (grantee_id, owner_id, role, created_at) VALUES (2, 1, 'editor', 1), (3, 1, 'reader', 2);
          INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
          VALUES ('bob', 1, 'reader', 3), ('ada', 3, 'editor', 4), ('absent', 1, 'reader', 5)",
     );
-    let server = site.serve(&[]);
-    let listed = Operator::at(site.url()).json(&["share", "list"]);
+    let server = store.serve(&[]);
+    let listed = Operator::at(store.url()).json(&["share", "list"]);
     let words = ["owner", "to", "role", "state"];
     let line = |share: &serde_json::Value| words.map(|word| share[word].as_str().expect("text").to_owned()).join(" ");
     let lines: Vec<String> = listed.as_array().expect("an array").iter().map(line).collect();
@@ -380,9 +374,7 @@ fn shares_of_the_previous_release_are_migrated() {
 /// An upgrade first adds columns while nodes of the previous release run.
 #[test]
 fn running_node_keeps_serving_during_an_additive_migration() {
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let Garden { store, ada, .. } = &Garden::new(Engine::Postgres, &[]);
     let (stopped, made) = (AtomicBool::new(false), AtomicI64::new(0));
     std::thread::scope(|scope| {
         let stop = StopOnDrop(&stopped);
@@ -400,7 +392,7 @@ fn running_node_keeps_serving_during_an_additive_migration() {
         for number in 0..5 {
             let before = made.load(Ordering::Relaxed);
             for table in ["plants", "collections", "tokens", "users", "writers", "idempotency_keys"] {
-                site.execute(&format!("ALTER TABLE {table} ADD COLUMN added_{number} bigint"));
+                store.execute(&format!("ALTER TABLE {table} ADD COLUMN added_{number} bigint"));
             }
             wait_for("more plants", || (made.load(Ordering::Relaxed) > before + 5).then_some(()));
         }
@@ -417,13 +409,13 @@ fn schema_of_another_program_is_rejected_and_unchanged() {
         "CREATE TABLE plantstore.schema_versions (version text, oldest text)",
     ];
     for table in tables {
-        let site = Site::empty(Engine::Postgres);
-        site.execute(&format!("CREATE SCHEMA plantstore AUTHORIZATION plantstore; SET ROLE plantstore; {table}"));
-        let words = Operator::at(site.url()).serve_error(&[]);
+        let store = Store::empty(Engine::Postgres);
+        store.execute(&format!("CREATE SCHEMA plantstore AUTHORIZATION plantstore; SET ROLE plantstore; {table}"));
+        let words = Operator::at(store.url()).serve_error(&[]);
         assert!(words.starts_with("error: cannot use postgres://plantstore@127.0.0.1:"), "{words}");
         assert!(words.contains("its schema `plantstore` belongs to another program ("), "{words}");
         let left = "SELECT count(*) FROM pg_class WHERE relnamespace = 'plantstore'::regnamespace";
-        assert_eq!(site.rows(left), [1], "{table}");
+        assert_eq!(store.rows(left), [1], "{table}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 
 use crate::support::transfer::{import, lines, stderr};
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Site, TcpProxy, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Store, TcpProxy, wait_for};
 
 /// The advisory lock under which the schema is changed.
 const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
@@ -11,42 +11,42 @@ const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
 const SHORT: &[&str] = &["--store-timeout", "50ms"];
 
 /// Counts the sessions of plantstore on the database that meet a condition.
-fn sessions(site: &Site, condition: &str) -> Vec<i64> {
-    site.rows(&format!(
+fn sessions(store: &Store, condition: &str) -> Vec<i64> {
+    store.rows(&format!(
         "SELECT count(*) FROM pg_stat_activity
          WHERE datname = current_database() AND application_name = 'plantstore' AND {condition}"
     ))
 }
 
-fn migrate(site: &Site) -> Child {
-    let mut command = site.command(&["migrate"]);
+fn migrate(store: &Store) -> Child {
+    let mut command = store.command(&["migrate"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 #[test]
 fn migration_may_be_idle_for_longer_than_a_request_waits() {
-    let site = Site::empty(Engine::Postgres);
+    let store = Store::empty(Engine::Postgres);
     let proxy = TcpProxy::start(Cluster::shared().address());
     proxy.freeze_at(b"INSERT INTO plantstore.schema_versions");
-    let slow = site.through(&proxy);
+    let slow = store.through(&proxy);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| slow.serve(SHORT));
         let idle = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '1 s'";
-        wait_for("a migration that has been idle for 1 s", || (sessions(&site, idle) == [1]).then_some(()));
+        wait_for("a migration that has been idle for 1 s", || (sessions(&store, idle) == [1]).then_some(()));
         proxy.heal();
         let server = server.join().unwrap();
-        let ada = server.client(&site.token("ada", &[]));
+        let ada = server.client(&store.token("ada", &[]));
         wait_for("the store to be available", || (ada.get("/plants").status == 200).then_some(()));
     });
 }
 
 #[test]
 fn migration_waits_for_another_and_says_so() {
-    let site = Site::empty(Engine::Postgres);
-    let held = site.hold(SCHEMA_LOCK);
-    let migrating = migrate(&site);
+    let store = Store::empty(Engine::Postgres);
+    let held = store.hold(SCHEMA_LOCK);
+    let migrating = migrate(&store);
     wait_for("the migration to wait for the lock", || {
-        (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(())
+        (sessions(&store, "wait_event_type = 'Lock'") == [1]).then_some(())
     });
     drop(held);
     let output = migrating.wait_with_output().unwrap();
@@ -56,17 +56,17 @@ fn migration_waits_for_another_and_says_so() {
 
 #[test]
 fn migration_whose_connection_is_lost_is_retried() {
-    let site = Site::empty(Engine::Postgres);
-    let held = site.hold(SCHEMA_LOCK);
-    let migrating = migrate(&site);
+    let store = Store::empty(Engine::Postgres);
+    let held = store.hold(SCHEMA_LOCK);
+    let migrating = migrate(&store);
     wait_for("the migration to wait for the lock", || {
-        (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(())
+        (sessions(&store, "wait_event_type = 'Lock'") == [1]).then_some(())
     });
     let waiting =
-        site.rows("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'");
-    site.execute(&format!("SELECT pg_terminate_backend({})", waiting[0]));
+        store.rows("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'");
+    store.execute(&format!("SELECT pg_terminate_backend({})", waiting[0]));
     wait_for("another connection to wait for the lock", || {
-        (sessions(&site, "wait_event_type = 'Lock'") == [1]).then_some(())
+        (sessions(&store, "wait_event_type = 'Lock'") == [1]).then_some(())
     });
     drop(held);
     let output = migrating.wait_with_output().unwrap();
@@ -77,7 +77,7 @@ fn migration_whose_connection_is_lost_is_retried() {
 
 #[test]
 fn command_on_an_unreachable_database_fails_at_once() {
-    let source = Site::new(Engine::Sqlite);
+    let source = Store::new(Engine::Sqlite);
     import(&source, &[], &lines(&["ada"], 3));
     let address = CLOSED_ADDRESS;
     let dead = Cluster::shared().url_at(address, "plants");
@@ -104,9 +104,9 @@ fn command_on_an_unreachable_database_fails_at_once() {
 
 #[test]
 fn server_retries_an_unreachable_database_and_names_it() {
-    let site = Site::new(Engine::Postgres);
+    let store = Store::new(Engine::Postgres);
     let address = CLOSED_ADDRESS;
-    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0"]);
+    let mut command = store.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("PLANTSTORE_STORE", Cluster::shared().url_at(address, "plants"));
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));

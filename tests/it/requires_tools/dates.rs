@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::support::http2::Http2;
-use crate::support::{Engine, Response, Server, Site, wait_for};
+use crate::support::{Engine, Response, Server, Store, wait_for};
 
 /// Path of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -15,11 +15,11 @@ const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Starts a server whose clock is ahead by the number of seconds in a file. `faketime` reads the file whenever the
 /// server reads the clock.
-fn serve_with_clock(site: &Site, file: &Path) -> Server {
+fn serve_with_clock(store: &Store, file: &Path) -> Server {
     let library = ["/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1", LIBRARY];
     let library = library.into_iter().find(|library| Path::new(library).exists());
     let library = library.expect("libfaketime, which scripts/test installs");
-    let mut command = site.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
+    let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command
         .env("LD_PRELOAD", library)
         .env("FAKETIME_TIMESTAMP_FILE", file)
@@ -54,10 +54,10 @@ fn responses(server: &Server) -> Vec<Response> {
 
 #[test]
 fn date_follows_a_clock_that_is_set_back() {
-    let site = Site::new(Engine::Sqlite);
-    let file = site.directory().join("clock");
+    let store = Store::new(Engine::Sqlite);
+    let file = store.directory().join("clock");
     set_ahead(&file, AHEAD);
-    let server = serve_with_clock(&site, &file);
+    let server = serve_with_clock(&store, &file);
     let dated = wait_for("dates of the future", || {
         Some(responses(&server)).filter(|all| all.iter().all(|response| is_dated(response, AHEAD)))
     });

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::support::{Cluster, Engine, History, JSON, Server, Site, Workload, wait_for};
+use crate::support::{Cluster, Engine, History, JSON, Server, Store, Workload, wait_for};
 
 /// Returns a workload of ten users on these nodes.
-fn load(site: &Site, nodes: &[Server]) -> Workload {
+fn load(store: &Store, nodes: &[Server]) -> Workload {
     Workload {
         nodes: nodes.iter().map(Server::address).collect(),
-        tokens: (0..10).map(|number| site.token(&format!("user{number}"), &[])).collect(),
+        tokens: (0..10).map(|number| store.token(&format!("user{number}"), &[])).collect(),
         writers: 8,
         listers: 2,
         ids: 6,
@@ -18,23 +18,23 @@ fn load(site: &Site, nodes: &[Server]) -> Workload {
 
 #[test]
 fn list_of_one_owner_is_one_task_on_one_worker() {
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Postgres);
+    let server = store.serve(&[]);
     for user in ["ada", "bob", "cyd"] {
-        let client = server.client(&site.token(user, &[]));
+        let client = server.client(&store.token(user, &[]));
         client.plant(1, "Rose");
         assert_eq!(client.ids(), [1]);
         // The statement of the list, as the server has sent it.
         let statement = wait_for("the statement of the list", || {
-            let statements = site.texts(
+            let statements = store.texts(
                 "SELECT replace(query, chr(10), ' ') FROM pg_stat_activity
                  WHERE datname = current_database() AND application_name = 'plantstore'
                    AND query LIKE '%FROM plantstore.plants WHERE user_id = $1%'",
             );
             statements.into_iter().next()
         });
-        let id = site.rows(&format!("SELECT user_id FROM users WHERE name = '{user}'"))[0];
-        let plan = site.texts(&format!(
+        let id = store.rows(&format!("SELECT user_id FROM users WHERE name = '{user}'"))[0];
+        let plan = store.texts(&format!(
             "PREPARE list (bigint, bigint, bigint) AS {statement}; EXPLAIN EXECUTE list ({id}, 0, 100)"
         ));
         let count = |part: &str| plan.iter().filter(|line| line.contains(part)).count();
@@ -48,9 +48,9 @@ fn list_of_one_owner_is_one_task_on_one_worker() {
 #[test]
 fn nodes_may_connect_to_any_worker() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
+    let store = Store::on(&cluster);
     let [first, second] = cluster.workers() else { panic!("two workers") };
-    let entries = [&site, &site.at(first.address()), &site.at(second.address())];
+    let entries = [&store, &store.at(first.address()), &store.at(second.address())];
     let nodes = entries.map(|entry| entry.serve(&["--log-level", "warn"]));
 
     // What is written through one server is read through all of them.
@@ -71,7 +71,7 @@ fn nodes_may_connect_to_any_worker() {
     assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
     assert!(entries[2].run(&["user", "delete", "--yes", "cyd"]).status.success());
 
-    let workload = load(&site, &nodes);
+    let workload = load(&store, &nodes);
     let history = History::new();
     workload.run(&history, || {
         wait_for("writes", || (history.acknowledged() > 300).then_some(()));
@@ -86,25 +86,25 @@ fn nodes_may_connect_to_any_worker() {
 fn rebalancing_to_a_new_worker_under_load_loses_nothing() {
     let cluster = Cluster::start(&[]);
     let [first, second] = cluster.workers() else { panic!("two workers") };
-    let site = Site::with_workers(&cluster, &[first.address()]);
-    let nodes = [site.serve(&["--log-level", "warn"]), site.serve(&["--log-level", "warn"])];
-    let workload = load(&site, &nodes);
+    let store = Store::with_workers(&cluster, &[first.address()]);
+    let nodes = [store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"])];
+    let workload = load(&store, &nodes);
     let history = History::new();
     workload.run(&history, || {
         wait_for("writes", || (history.acknowledged() > 200).then_some(()));
         let address = second.address();
-        site.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
-        site.execute("SELECT citus_rebalance_start()");
-        site.execute("SELECT citus_rebalance_wait()");
+        store.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
+        store.execute("SELECT citus_rebalance_start()");
+        store.execute("SELECT citus_rebalance_wait()");
         let enough = history.acknowledged() + 200;
         wait_for("writes", || (history.acknowledged() > enough).then_some(()));
     });
-    wait_for("no prepared transactions", || (site.prepared_transactions() == 0).then_some(()));
+    wait_for("no prepared transactions", || (store.prepared_transactions() == 0).then_some(()));
     history.settle(history.now());
     workload.record_final_lists(&history);
     let summary = history.check().expect("a linearizable history");
     assert_eq!(summary.unknown, 0, "{summary:?}");
-    let shards = site.rows(
+    let shards = store.rows(
         "SELECT count(*) FROM pg_dist_placement JOIN pg_dist_shard USING (shardid)
          WHERE logicalrelid = 'plantstore.plants'::regclass GROUP BY groupid ORDER BY groupid",
     );

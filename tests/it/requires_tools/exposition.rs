@@ -3,13 +3,12 @@
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use rstest::rstest;
 use serde_json::Value;
 
 use crate::metrics::LISTEN;
 use crate::support::collector::Collector;
 use crate::support::tools::{in_tests, python_tool, succeed};
-use crate::support::{Engine, Site, wait_for};
+use crate::support::{Store, engine_test, wait_for};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const DURATION: &str = "plantstore_http_request_duration_seconds_bucket";
@@ -38,12 +37,11 @@ fn exemplars(page: &str) -> Vec<Value> {
     feed(parser, page).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-#[rstest]
-fn durations_of_traced_requests_have_exemplars(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let (site, collector) = (Site::new(engine), Collector::start());
-    let server = site.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]].concat());
+engine_test!(durations_of_traced_requests_have_exemplars, |store: &Store| {
+    let collector = Collector::start();
+    let server = store.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.get("/plants").status, 200);
     metrics.wait_for("plantstore_http_requests_total", &[], 1);
     assert_eq!(exemplars(&metrics.scrape().text), [Value::Null; 0], "a request that is not sampled has no exemplar");
@@ -66,14 +64,13 @@ fn durations_of_traced_requests_have_exemplars(#[values(Engine::Sqlite, Engine::
     assert!(exemplar["timestamp"].as_f64().is_some_and(|time| time > 1.6e9), "{exemplar}");
     let text = metrics.client().get("/metrics");
     assert!(!text.text().contains(TRACE), "the text format has no exemplars");
-}
+});
 
-#[rstest]
-fn both_formats_are_valid(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let (site, collector) = (Site::new(engine), Collector::start());
-    let server = site.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url()]].concat());
+engine_test!(both_formats_are_valid, |store: &Store| {
+    let collector = Collector::start();
+    let server = store.serve(&[&LISTEN[..], &["--otlp-endpoint", &collector.url()]].concat());
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     assert_eq!(ada.get("/plants").status, 200);
     assert_eq!(ada.delete(2).status, 404);
@@ -81,7 +78,7 @@ fn both_formats_are_valid(#[values(Engine::Sqlite, Engine::Postgres)] engine: En
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]);
     feed(promtool, metrics.client().get("/metrics").text());
-}
+});
 
 #[test]
 fn promtool_accepts_the_alerts_and_the_configuration() {

@@ -12,7 +12,7 @@ mod workers;
 use std::time::Duration;
 
 use crate::support::{
-    Client, Cluster, History, Response, Server, Site, Stopwatch, Summary, TcpProxy, Workload, retry_while_unavailable,
+    Client, Cluster, History, Response, Server, Stopwatch, Store, Summary, TcpProxy, Workload, retry_while_unavailable,
     wait_for,
 };
 
@@ -33,8 +33,8 @@ const BEGIN: &[u8] = b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE\0";
 const COMMIT: &[u8] = b"COMMIT\0";
 
 /// Returns a workload of three users with few ids on all nodes.
-fn load(site: &Site, nodes: &[Server]) -> Workload {
-    let tokens = ["ada", "ben", "cyd"].map(|user| site.token(user, &[])).to_vec();
+fn load(store: &Store, nodes: &[Server]) -> Workload {
+    let tokens = ["ada", "ben", "cyd"].map(|user| store.token(user, &[])).to_vec();
     Workload {
         nodes: nodes.iter().map(Server::address).collect(),
         tokens,
@@ -48,8 +48,8 @@ fn load(site: &Site, nodes: &[Server]) -> Workload {
 /// Disturbs the nodes under load for some rounds. Writes fail, but every response comes in time, and the history is
 /// linearizable.
 #[track_caller]
-fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl Fn(i64, &History)) -> Summary {
-    let workload = load(site, nodes);
+fn disturb_under_load(store: &Store, nodes: &[Server], rounds: i64, disturb: impl Fn(i64, &History)) -> Summary {
+    let workload = load(store, nodes);
     let history = History::new();
     for round in 0..rounds {
         let ((), report) = workload.run(&history, || {
@@ -58,7 +58,7 @@ fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl 
             wait_for_writes(&history, 200);
         });
         assert!(report.slowest < RESPONSE_LIMIT, "{report:?}");
-        settle(&history, site);
+        settle(&history, store);
         workload.record_final_lists(&history);
     }
     let summary = history.check().unwrap();
@@ -68,28 +68,28 @@ fn disturb_under_load(site: &Site, nodes: &[Server], rounds: i64, disturb: impl 
 
 /// Starts two nodes on one database, each with its arguments, the second behind a proxy that can cut it off.
 #[track_caller]
-fn start_pair<'a>(cluster: &'a Cluster, arguments: [&[&str]; 2]) -> (Site<'a>, TcpProxy, [Server; 2]) {
-    let site = Site::on(cluster);
+fn start_pair<'a>(cluster: &'a Cluster, arguments: [&[&str]; 2]) -> (Store<'a>, TcpProxy, [Server; 2]) {
+    let store = Store::on(cluster);
     let proxy = TcpProxy::start(cluster.address());
-    let nodes = [site.serve(arguments[0]), site.through(&proxy).serve(arguments[1])];
-    (site, proxy, nodes)
+    let nodes = [store.serve(arguments[0]), store.through(&proxy).serve(arguments[1])];
+    (store, proxy, nodes)
 }
 
 /// Returns a client of each node for one user, whose token has been used on the second.
 #[track_caller]
-fn clients_of_pair(site: &Site, nodes: &[Server; 2]) -> [Client; 2] {
-    let token = site.token("ada", &[]);
+fn clients_of_pair(store: &Store, nodes: &[Server; 2]) -> [Client; 2] {
+    let token = store.token("ada", &[]);
     let clients = nodes.each_ref().map(|node| node.client(&token));
-    first_use(&clients[1], site);
+    first_use(&clients[1], store);
     clients
 }
 
 /// Uses a token for the first time and waits until its use is stored, so that no later commit can be mistaken for the
 /// commit of a write.
-fn first_use(client: &Client, site: &Site) {
+fn first_use(client: &Client, store: &Store) {
     assert_eq!(retry_while_unavailable(|| client.get("/plants")).status, 200);
     let unused = "SELECT count(*) FROM tokens WHERE last_used_at IS NULL";
-    wait_for("the stored last use of the token", || (site.rows(unused) == [0]).then_some(()));
+    wait_for("the stored last use of the token", || (store.rows(unused) == [0]).then_some(()));
 }
 
 fn is_ready(node: &Server) -> bool {
@@ -125,17 +125,17 @@ fn wait_for_writes(history: &History, more: usize) {
 
 /// Waits, after the load has ended, until every write has committed or failed, and records that in the history.
 #[track_caller]
-fn settle(history: &History, site: &Site) {
+fn settle(history: &History, store: &Store) {
     let end = history.now() + LAST_ATTEMPT;
-    wait_for("the last attempts to end", || (history.now() > end && !is_active(site)).then_some(()));
+    wait_for("the last attempts to end", || (history.now() > end && !is_active(store)).then_some(()));
     history.settle(history.now());
 }
 
 /// Returns true while the database executes a statement or has an open transaction of any node.
-fn is_active(site: &Site) -> bool {
+fn is_active(store: &Store) -> bool {
     const ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore' \
                            AND datname = current_database() AND state <> 'idle'";
-    site.rows(ACTIVE) != [0] || site.prepared_transactions() != 0
+    store.rows(ACTIVE) != [0] || store.prepared_transactions() != 0
 }
 
 /// Returns the response, which must arrive within [`RESPONSE_LIMIT`].

@@ -5,7 +5,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::support::tools::python_tool;
-use crate::support::{Client, Engine, Site, StopOnDrop, wait_for};
+use crate::support::{Client, Engine, StopOnDrop, Store, wait_for};
 
 /// Number of concurrent writers.
 const WRITERS: i64 = 4;
@@ -14,23 +14,23 @@ const CREATES: i64 = 1_500;
 
 /// A running `litestream replicate`.
 struct Replication<'a> {
-    site: &'a Site<'a>,
+    store: &'a Store<'a>,
     process: Child,
 }
 
 impl<'a> Replication<'a> {
-    fn start(site: &'a Site) -> Self {
-        let log = File::create(site.directory().join("litestream.log")).unwrap();
+    fn start(store: &'a Store) -> Self {
+        let log = File::create(store.directory().join("litestream.log")).unwrap();
         let mut command = python_tool("litestream");
-        command.arg("replicate").arg(site.file()).arg(replica(site)).stdout(log.try_clone().unwrap()).stderr(log);
-        Self { site, process: command.spawn().unwrap() }
+        command.arg("replicate").arg(store.file()).arg(replica(store)).stdout(log.try_clone().unwrap()).stderr(log);
+        Self { store, process: command.spawn().unwrap() }
     }
 
     /// Restores the replica into a new file, and returns the URL of that store; none if there is no replica yet.
     fn restore(&self, name: &str) -> Option<String> {
-        let _ = fs::remove_file(self.site.directory().join(name));
+        let _ = fs::remove_file(self.store.directory().join(name));
         let mut command = python_tool("litestream");
-        command.args(["restore", "-o", name]).arg(replica(self.site)).current_dir(self.site.directory());
+        command.args(["restore", "-o", name]).arg(replica(self.store)).current_dir(self.store.directory());
         command.output().unwrap().status.success().then(|| format!("sqlite:{name}"))
     }
 }
@@ -42,14 +42,14 @@ impl Drop for Replication<'_> {
     }
 }
 
-fn replica(site: &Site) -> String {
-    format!("file://{}", site.directory().join("replica").display())
+fn replica(store: &Store) -> String {
+    format!("file://{}", store.directory().join("replica").display())
 }
 
 /// Returns the table that a backup of a store prints, with the digests of all rows.
-fn digests(site: &Site, store: &str) -> String {
-    let _ = fs::remove_file(site.directory().join("backup.db"));
-    let output = site.run(&["backup", "backup.db", "--store", store]);
+fn digests(store: &Store, url: &str) -> String {
+    let _ = fs::remove_file(store.directory().join("backup.db"));
+    let output = store.run(&["backup", "backup.db", "--store", url]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -80,33 +80,33 @@ fn create_during(client: &Client, first: i64, during: impl FnOnce()) {
 
 #[test]
 fn litestream_replicates_under_load_and_restores_the_same_rows() {
-    let site = &Site::new(Engine::Sqlite);
-    let token = site.token("ada", &[]);
-    let server = site.serve(&["--log-level", "warn"]);
-    let replication = Replication::start(site);
+    let store = &Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let server = store.serve(&["--log-level", "warn"]);
+    let replication = Replication::start(store);
     create_during(&server.client(&token), 0, || {
         let restored = wait_for("a replica", || replication.restore("early.db"));
-        digests(site, &restored);
+        digests(store, &restored);
         // No writer waits for another, and each has one create in flight: only whole commits, in their order, have this shape.
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
-        let connection = rusqlite::Connection::open_with_flags(site.directory().join("early.db"), flags).unwrap();
+        let connection = rusqlite::Connection::open_with_flags(store.directory().join("early.db"), flags).unwrap();
         let gaps = "SELECT count(*) FROM plants AS later WHERE plant_id >= ?1 AND NOT EXISTS (
                     SELECT 1 FROM plants AS earlier WHERE earlier.plant_id = later.plant_id - ?1)";
         assert_eq!(connection.query_row(gaps, [WRITERS], |row| row.get::<_, i64>(0)), Ok(0));
     });
     // The server may stop and start beside Litestream.
     assert_eq!(server.stop().code(), Some(0), "{}", server.log());
-    let server = site.serve(&["--log-level", "warn"]);
+    let server = store.serve(&["--log-level", "warn"]);
     create_during(&server.client(&token), 1_000_000, || ());
     let ids = server.client(&token).ids();
     assert_eq!(server.stop().code(), Some(0), "{}", server.log());
 
-    let expected = digests(site, &site.url());
+    let expected = digests(store, &store.url());
     wait_for("a complete replica", || {
         let restored = replication.restore("late.db")?;
-        (digests(site, &restored) == expected).then_some(())
+        (digests(store, &restored) == expected).then_some(())
     });
     drop(replication);
-    let server = site.serve(&["--store", "sqlite:late.db"]);
+    let server = store.serve(&["--store", "sqlite:late.db"]);
     assert_eq!(server.client(&token).ids(), ids);
 }

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
-use crate::support::{Engine, Site, Terminal, wait_for};
+use crate::support::{Engine, Store, Terminal, wait_for};
 
 /// Metrics port in the documents.
 const METRICS_PORT: &str = "9464";
@@ -64,13 +64,13 @@ fn matches(shown: &str, found: &str) -> bool {
 
 /// Runs the examples in a shell. A server with these options and a new store runs on another terminal.
 fn check(options: &[&str], token: &str, examples: &[Example]) {
-    check_in(&Site::new(Engine::Sqlite), options, token, examples, |_| ());
+    check_in(&Store::new(Engine::Sqlite), options, token, examples, |_| ());
 }
 
-/// Runs the examples in the directory of `site`. `prepare` is called with the address of the server before.
-fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Example], prepare: impl FnOnce(&str)) {
+/// Runs the examples in the directory of `store`. `prepare` is called with the address of the server before.
+fn check_in<'a>(store: &Store, options: &[&'a str], token: &str, examples: &[Example], prepare: impl FnOnce(&str)) {
     let free = |option: &&'a str| if *option == METRICS_PORT { "0" } else { *option };
-    let server = Terminal::serve_default_store(site, &options.iter().map(free).collect::<Vec<_>>());
+    let server = Terminal::serve_default_store(store, &options.iter().map(free).collect::<Vec<_>>());
     let address = server.address().expect("the server listens").to_string();
     prepare(&address);
     let metrics = options
@@ -94,7 +94,7 @@ fn check_in<'a>(site: &Site, options: &[&'a str], token: &str, examples: &[Examp
         .env_clear()
         .env("PATH", path)
         .env("TOKEN", token)
-        .current_dir(site.directory())
+        .current_dir(store.directory())
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -142,9 +142,9 @@ fn the_tutorial_works_as_printed() {
     let examples = examples("docs/tutorial.md");
     let [serve, rest @ ..] = examples.as_slice() else { panic!("a command that starts a server, and others") };
     assert!(rest.len() >= 7 && rest.iter().any(|example| example.command == "python3 garden.py"));
-    let site = Site::new(Engine::Sqlite);
-    let file = site.directory().join("garden.py");
-    check_in(&site, &serve.served().expect("a server"), "", rest, |address| {
+    let store = Store::new(Engine::Sqlite);
+    let file = store.directory().join("garden.py");
+    check_in(&store, &serve.served().expect("a server"), "", rest, |address| {
         std::fs::write(&file, program("docs/tutorial.md", "python").replace("127.0.0.1:8080", address)).unwrap();
     });
 }
@@ -163,10 +163,10 @@ fn the_examples_about_tls_work_as_printed() {
     let [certificate, serve, rest @ ..] = examples.as_slice() else {
         panic!("a command for a certificate, one that starts a server, and others")
     };
-    let site = Site::new(Engine::Sqlite);
-    let made = Command::new("bash").args(["-c", &certificate.command]).current_dir(site.directory()).status();
+    let store = Store::new(Engine::Sqlite);
+    let made = Command::new("bash").args(["-c", &certificate.command]).current_dir(store.directory()).status();
     assert!(made.unwrap().success(), "{}", certificate.command);
-    check_in(&site, &serve.served().expect("a server"), "", rest, |_| ());
+    check_in(&store, &serve.served().expect("a server"), "", rest, |_| ());
 }
 
 /// Returns the only code block of a document in this language.
@@ -182,9 +182,9 @@ fn program(document: &str, language: &str) -> String {
 fn python_and_javascript_examples_follow_the_next_links() {
     let python = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("venv/bin/python");
     assert!(python.exists(), "{} is missing: scripts/test installs it", python.display());
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
-    let token = site.token("ada", &[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
+    let token = store.token("ada", &[]);
     let names: Vec<String> = (1..=5).map(|id| format!("Plant {id}")).collect();
     for (id, name) in (1..).zip(&names) {
         server.client(&token).plant(id, name);
@@ -194,8 +194,8 @@ fn python_and_javascript_examples_follow_the_next_links() {
     {
         let program =
             program("docs/how-to/pagination.md", language).replace("127.0.0.1:8080", &server.address().to_string());
-        std::fs::write(site.directory().join(file), program).unwrap();
-        let output = Command::new(interpreter).arg(file).env("TOKEN", &token).current_dir(site.directory()).output();
+        std::fs::write(store.directory().join(file), program).unwrap();
+        let output = Command::new(interpreter).arg(file).env("TOKEN", &token).current_dir(store.directory()).output();
         let output = output.unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
         let printed: Vec<&str> = printed.lines().collect();

@@ -1,17 +1,17 @@
 //! Signing in to the console with a third-party OpenID provider, `oidc-provider` of npm, and its own login page.
 
 use crate::support::provider::{GARDEN, Provider};
-use crate::support::{BrowserScript, Engine, Site};
+use crate::support::{BrowserScript, Engine, Store};
 
 /// Runs one part of the script on a server whose console is registered at the provider.
 fn run_part(part: &str) {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let mut provider = Provider::start();
     let issuer = provider.issuer().to_owned();
     let options = ["--oidc-issuer", &issuer, "--oidc-audience", GARDEN, "--oidc-client-id", "console"];
-    let server = site.serve(&options);
+    let server = store.serve(&options);
     provider.register(&format!("http://{}/", server.address()));
-    let token = site.token("ada", &[]);
+    let token = store.token("ada", &[]);
     let script = BrowserScript::new("console-oidc", &format!("console-oidc-{part}"), &server, &token);
     let script = script.with("PART", part).with("ISSUER", &issuer);
     script.run_with_commands(|command| provider.ask(command));

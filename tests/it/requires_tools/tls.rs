@@ -7,13 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use rstest::rstest;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Connection, Engine, JSON, Server, Site, TIMEOUT, Terminal, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Store, TIMEOUT, Terminal, engine_test, wait_for};
 
 const LIVE: &str = r#"{"status":"live"}"#;
 const RENEWED: &str = "new certificate loaded";
@@ -51,8 +50,8 @@ impl TlsFiles {
     }
 
     #[track_caller]
-    fn serve(&self, site: &Site, more: &[&str]) -> Server {
-        site.serve(&[&self.options(), more].concat())
+    fn serve(&self, store: &Store, more: &[&str]) -> Server {
+        store.serve(&[&self.options(), more].concat())
     }
 
     /// Returns the configuration of a client that trusts only the authority.
@@ -139,19 +138,17 @@ fn occurrences(server: &Server, words: &str) -> usize {
     server.log().lines().filter(|line| line.contains(words)).count()
 }
 
-/// Returns a site for tests that do not depend on the engine.
-fn site() -> Site<'static> {
-    Site::new(Engine::Sqlite)
+/// Returns a store for tests that do not depend on the engine.
+fn store() -> Store<'static> {
+    Store::new(Engine::Sqlite)
 }
 
 const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
 
-#[rstest]
-fn service_works_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(service_works_over_tls_in_both_versions_and_protocols, |store: &Store| {
     let files = TlsFiles::new();
-    let server = files.serve(site, &[]);
-    let bearer = format!("Authorization: Bearer {}", site.token("ada", &[]));
+    let server = files.serve(store, &[]);
+    let bearer = format!("Authorization: Bearer {}", store.token("ada", &[]));
     let plants = format!("https://{}/plants", server.address());
     let ways: [&[&str]; 4] = [
         &["--tlsv1.3", "--http2"],
@@ -172,20 +169,18 @@ fn service_works_over_tls_in_both_versions_and_protocols(#[values(Engine::Sqlite
         assert!(call(&["-X", "DELETE", &format!("{plants}/7")]).contains("40400"));
         assert!(call(&["-D", "-", &plants]).to_lowercase().contains("strict-transport-security: max-age=31536000\r\n"));
     }
-    let without = files.serve(site, &["--no-hsts"]);
+    let without = files.serve(store, &["--no-hsts"]);
     let response = files.curl(&["-D", "-", &format!("https://{}/livez", without.address())]);
     assert!(response.contains("live") && !response.to_lowercase().contains("strict-transport"), "{response}");
     assert!(server.log().contains(r#""address":"https://127.0.0.1:"#), "{}", server.log());
-}
+});
 
 // Requests in flight and open connections are not affected by the new certificate.
-#[rstest]
-fn new_certificate_is_used_without_dropping_a_connection(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(new_certificate_is_used_without_dropping_a_connection, |store: &Store| {
     let files = TlsFiles::new();
     files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
-    let server = files.serve(site, &[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let server = files.serve(store, &[]);
+    let ada = server.client(&store.token("ada", &[]));
     let mut open = files.connect(server.address(), "http/1.1");
     assert!(ask(&mut open, LIVEZ, LIVE).starts_with("HTTP/1.1 200"));
     let mut in_flight = Frames::begin(files.connect(server.address(), "h2"), &[]);
@@ -202,15 +197,15 @@ fn new_certificate_is_used_without_dropping_a_connection(#[values(Engine::Sqlite
     assert!(
         ask(&mut open, &ada.bytes("GET", "/plants", &[], None), r#"[{"name":"Rose"}]"#).starts_with("HTTP/1.1 200")
     );
-}
+});
 
 /// Tools replace the two files one after the other. A certificate without its key is not used, and one warning is
 /// logged.
 #[test]
 fn changed_certificate_files_are_reloaded() {
-    let (site, files) = (site(), TlsFiles::new());
+    let (store, files) = (store(), TlsFiles::new());
     files.authority.issue("renewed", "EC -pkeyopt ec_paramgen_curve:P-256");
-    let server = files.serve(&site, &[]);
+    let server = files.serve(&store, &[]);
     // A file with the same contents is no change.
     files.install_certificate("server");
     files.install_certificate("renewed");
@@ -224,8 +219,8 @@ fn changed_certificate_files_are_reloaded() {
 
 #[test]
 fn invalid_files_leave_the_old_certificate_in_use() {
-    let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &[]);
+    let (store, files) = (store(), TlsFiles::new());
+    let server = files.serve(&store, &[]);
     let breaks: [(&dyn Fn(), &str); 3] = [
         (&|| fs::write(&files.certificate, "nonsense").unwrap(), "has no certificate"),
         (&|| fs::write(&files.key, "").unwrap(), "has no private key"),
@@ -246,10 +241,10 @@ fn invalid_files_leave_the_old_certificate_in_use() {
 
 #[test]
 fn certificate_expiry_is_reported() {
-    let (site, files) = (site(), TlsFiles::new());
+    let (store, files) = (store(), TlsFiles::new());
     // After 2050, ASN.1 has another format for years.
     files.authority.openssl("req -new -x509 -key server.key -subj /CN=renewed -days 20000 -out renewed.crt");
-    let server = files.serve(&site, &["--metrics-listen", "0"]);
+    let server = files.serve(&store, &["--metrics-listen", "0"]);
     let metrics = server.metrics();
     let expiry = "plantstore_tls_certificate_expiry_timestamp_seconds";
     assert_eq!(metrics.value(expiry, &[]), files.end_of("server"));
@@ -257,15 +252,15 @@ fn certificate_expiry_is_reported() {
     server.signal("HUP");
     wait_for_log(&server, RENEWED);
     assert_eq!(metrics.value(expiry, &[]), files.end_of("renewed"));
-    let text = site.serve(&["--metrics-listen", "0"]).metrics().scrape().text;
+    let text = store.serve(&["--metrics-listen", "0"]).metrics().scrape().text;
     assert!(!text.contains(expiry), "without TLS there is no expiry: {text}");
 }
 
 /// An operator may send SIGHUP to all services of a machine.
 #[test]
 fn hangup_is_ignored_without_a_certificate() {
-    let site = site();
-    let server = site.serve(&[]);
+    let store = store();
+    let server = store.serve(&[]);
     server.signal("HUP");
     wait_for_log(&server, "no certificate to reload");
     assert_eq!(server.anonymous().get("/livez").status, 200);
@@ -275,12 +270,13 @@ fn hangup_is_ignored_without_a_certificate() {
 /// Runs in a separate network namespace, because the server listens on all addresses.
 #[test]
 fn plain_http_on_a_non_loopback_address_logs_a_warning() {
-    let (site, files) = (site(), TlsFiles::new());
+    let (store, files) = (store(), TlsFiles::new());
     let everywhere = |tls: &[&str]| {
         let options = [&["serve", "--listen", "0.0.0.0:0", "--no-first-token"], tls].concat();
-        Server::start(site.command_through(&["unshare", "--map-root-user", "--net"], &options))
+        Server::start(store.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
-    for (server, warned) in [(everywhere(&[]), true), (everywhere(&files.options()), false), (site.serve(&[]), false)] {
+    for (server, warned) in [(everywhere(&[]), true), (everywhere(&files.options()), false), (store.serve(&[]), false)]
+    {
         assert_eq!(server.stop().code(), Some(0));
         let log = server.log();
         assert_eq!(log.contains("listening on a non-loopback address without encryption"), warned, "{log}");
@@ -289,7 +285,7 @@ fn plain_http_on_a_non_loopback_address_logs_a_warning() {
 
 #[test]
 fn usual_key_formats_are_accepted() {
-    let (site, files) = (site(), TlsFiles::new());
+    let (store, files) = (store(), TlsFiles::new());
     let authority = &files.authority;
     authority.openssl("ec -in server.key -out sec1.key");
     authority.issue("rsa", "RSA -pkeyopt rsa_keygen_bits:2048");
@@ -305,14 +301,14 @@ fn usual_key_formats_are_accepted() {
         files.install_certificate(certificate);
         files.install_key(key);
         assert!(fs::read_to_string(&files.key).unwrap().contains(&format!("BEGIN {form}")), "{key}");
-        let server = files.serve(&site, &[]);
+        let server = files.serve(&store, &[]);
         assert!(files.presents(server.address(), certificate), "{key}");
     }
 }
 
 #[test]
 fn invalid_certificates_are_rejected_with_one_clear_line() {
-    let (site, files) = (site(), TlsFiles::new());
+    let (store, files) = (store(), TlsFiles::new());
     files.authority.issue("other", "EC -pkeyopt ec_paramgen_curve:P-256");
     files.authority.openssl("ec -in server.key -aes256 -passout pass:secret -out encrypted.key");
     fs::write(files.authority.path("garbled.crt"), "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n")
@@ -328,27 +324,27 @@ fn invalid_certificates_are_rejected_with_one_clear_line() {
         ("server.crt", "other.key", "does not belong to the first certificate in"),
     ];
     for (certificate, key, words) in cases {
-        let output = site.run(&["serve", "--tls-cert", &path(certificate), "--tls-key", &path(key)]);
+        let output = store.run(&["serve", "--tls-cert", &path(certificate), "--tls-key", &path(key)]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.starts_with("error: --tls-cert, --tls-key: ") && errors.contains(words), "{errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     for (one, other) in [("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")] {
-        let output = site.run(&["serve", one, "file"]);
+        let output = store.run(&["serve", one, "file"]);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains(other) && errors.lines().count() == 1, "{errors}");
     }
-    assert!(!site.file().exists(), "a server that cannot start creates no store");
+    assert!(!store.file().exists(), "a server that cannot start creates no store");
 }
 
 #[test]
 fn world_readable_key_logs_a_warning() {
-    let (site, files) = (site(), TlsFiles::new());
+    let (store, files) = (store(), TlsFiles::new());
     for (mode, warned) in [(0o600, false), (0o640, false), (0o644, true)] {
         fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
-        let server = files.serve(&site, &[]);
+        let server = files.serve(&store, &[]);
         server.stop();
         assert_eq!(
             server.log().contains("all users of this machine can read the file of --tls-key"),
@@ -360,8 +356,8 @@ fn world_readable_key_logs_a_warning() {
 
 #[test]
 fn logged_certificate_is_the_one_in_use() {
-    let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &[]);
+    let (store, files) = (store(), TlsFiles::new());
+    let server = files.serve(&store, &[]);
     let output = Command::new("openssl")
         .args(["x509", "-noout", "-fingerprint", "-sha256", "-in", &files.certificate])
         .output()
@@ -373,8 +369,8 @@ fn logged_certificate_is_the_one_in_use() {
 
 #[test]
 fn slow_handshakes_time_out() {
-    let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &["--header-timeout", "3s", "--idle-timeout", "60s"]);
+    let (store, files) = (store(), TlsFiles::new());
+    let server = files.serve(&store, &["--header-timeout", "3s", "--idle-timeout", "60s"]);
     // No bytes, and the first bytes of a handshake.
     for bytes in [b"".as_slice(), b"\x16", b"\x16\x03\x01\x02\x00\x01\x00"] {
         let mut connection = Connection::open(server.address());
@@ -421,11 +417,11 @@ fn misbehave<S: Read + Write>(ada: &Client, open: impl Fn(&str) -> S) {
 
 #[test]
 fn aborted_connections_are_counted_the_same_over_tls_and_plain_http() {
-    let (site, files) = (site(), TlsFiles::new());
-    let token = site.token("ada", &[]);
+    let (store, files) = (store(), TlsFiles::new());
+    let token = store.token("ada", &[]);
     let limits = ["--metrics-listen", "0", "--header-timeout", "5s", "--idle-timeout", "60s"];
     for encrypted in [true, false] {
-        let server = if encrypted { files.serve(&site, &limits) } else { site.serve(&limits) };
+        let server = if encrypted { files.serve(&store, &limits) } else { store.serve(&limits) };
         let (metrics, address) = (server.metrics(), server.address());
         if encrypted {
             misbehave(&server.client(&token), |protocol| files.connect(address, protocol));
@@ -449,8 +445,8 @@ fn aborted_connections_are_counted_the_same_over_tls_and_plain_http() {
 
 #[test]
 fn handshakes_that_fail_are_counted() {
-    let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &["--metrics-listen", "0", "--header-timeout", "5s"]);
+    let (store, files) = (store(), TlsFiles::new());
+    let server = files.serve(&store, &["--metrics-listen", "0", "--header-timeout", "5s"]);
     let metrics = server.metrics();
     // Plain HTTP, half a handshake, a malformed handshake, and a client that trusts another authority.
     for bytes in [LIVEZ, b"\x16\x03\x01", b"\x16nonsense"] {
@@ -470,13 +466,13 @@ fn handshakes_that_fail_are_counted() {
 
 #[test]
 fn client_that_reads_nothing_is_disconnected() {
-    let (site, files) = (site(), TlsFiles::new());
-    let token = site.token("ada", &[]);
-    site.execute(
+    let (store, files) = (store(), TlsFiles::new());
+    let token = store.token("ada", &[]);
+    store.execute(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000)
          INSERT INTO plants (user_id, plant_id, name, version) SELECT 1, n, printf('%01000d', n), 0 FROM numbers",
     );
-    let server = files.serve(&site, &["--write-timeout", "300ms", "--metrics-listen", "0"]);
+    let server = files.serve(&store, &["--write-timeout", "300ms", "--metrics-listen", "0"]);
     let ada = server.client(&token);
     let mut unread = files.connect(server.address(), "http/1.1");
     unread.write_all(&ada.bytes("GET", "/plants", &[], None)).unwrap();
@@ -489,8 +485,8 @@ fn client_that_reads_nothing_is_disconnected() {
 
 #[test]
 fn plain_http_on_a_tls_port_gets_a_clear_error() {
-    let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &[]);
+    let (store, files) = (store(), TlsFiles::new());
+    let server = files.serve(&store, &[]);
     for bytes in [LIVEZ, crate::support::http2::PREFACE, b"nonsense"] {
         let mut connection = Connection::open(server.address());
         connection.send(bytes);
@@ -500,7 +496,7 @@ fn plain_http_on_a_tls_port_gets_a_clear_error() {
         assert_eq!(response.header("strict-transport-security"), None);
         assert!(connection.is_closed_by_server());
     }
-    let plain = site.serve(&[]);
+    let plain = store.serve(&[]);
     assert!(files.try_connect(plain.address(), "h2").is_err(), "a plain HTTP port has no handshakes");
     let response = plain.anonymous().get("/livez");
     assert_eq!((response.status, response.header("strict-transport-security")), (200, None));
@@ -509,8 +505,8 @@ fn plain_http_on_a_tls_port_gets_a_clear_error() {
 /// The server cannot send an error response, because that would need a TLS handshake.
 #[test]
 fn connections_beyond_the_limit_are_closed() {
-    let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &["--max-connections", "1"]);
+    let (store, files) = (store(), TlsFiles::new());
+    let server = files.serve(&store, &["--max-connections", "1"]);
     let mut first = files.connect(server.address(), "http/1.1");
     ask(&mut first, LIVEZ, LIVE);
     assert!(Connection::open(server.address()).is_closed_by_server());
@@ -521,8 +517,8 @@ fn connections_beyond_the_limit_are_closed() {
 
 #[test]
 fn unfinished_handshake_does_not_delay_shutdown() {
-    let (site, files) = (site(), TlsFiles::new());
-    let server = files.serve(&site, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
+    let (store, files) = (store(), TlsFiles::new());
+    let server = files.serve(&store, &["--shutdown-grace", "100d", "--header-timeout", "100d"]);
     let mut unfinished = Connection::open(server.address());
     unfinished.send(b"\x16\x03\x01");
     // This connection has negotiated HTTP/2, but the client has not sent the preface.
@@ -536,8 +532,8 @@ fn unfinished_handshake_does_not_delay_shutdown() {
 /// On a terminal the banner shows commands that work with this certificate.
 #[test]
 fn banner_on_a_terminal_shows_the_certificate_to_trust() {
-    let (site, files) = (site(), TlsFiles::new());
-    let shown = Terminal::serve(&site, &files.options()).screen();
+    let (store, files) = (store(), TlsFiles::new());
+    let shown = Terminal::serve(&store, &files.options()).screen();
     assert!(shown.contains("  curl https://127.0.0.1:"), "{shown}");
     assert!(shown.contains(&format!("add: --cacert {}", files.certificate)), "{shown}");
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::collector::Collector;
 use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
-use crate::support::{Engine, JSON, Server, Site, wait_for};
+use crate::support::{Engine, JSON, Server, Store, engine_test, wait_for};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
@@ -21,12 +21,10 @@ fn line(server: &Server, id: &str) -> Value {
     })
 }
 
-#[rstest]
-fn request_is_a_span_of_the_clients_trace(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(request_is_a_span_of_the_clients_trace, |store: &Store| {
     let collector = Collector::start();
-    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
-    let ada = server.client(&site.token("ada", &[]));
+    let server = store.serve(&["--otlp-endpoint", &collector.url()]);
+    let ada = server.client(&store.token("ada", &[]));
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let id = |id| ("X-Request-Id", id);
     let body = br#"{"id":1,"name":"Rose"}"#;
@@ -67,23 +65,21 @@ fn request_is_a_span_of_the_clients_trace(#[values(Engine::Sqlite, Engine::Postg
     assert!(span.0["status"]["code"].is_null(), "a 4xx response is no error of the span");
     assert_eq!(span.attributes().get("plantstore.error_code").map(String::as_str), Some("40400"));
 
-    let manager = server.client(&site.token("ada", &["--scope", "plants:read,shares:manage"]));
+    let manager = server.client(&store.token("ada", &["--scope", "plants:read,shares:manage"]));
     assert_eq!(manager.call("PUT", "/shares/ben", &[JSON, id("share")], Some(br#"{"role":"reader"}"#)).status, 204);
     assert_eq!(collector.wait_for_request("share").0.text("name"), "PUT /shares/{user}");
 
-    site.execute("ALTER TABLE plants RENAME TO gone");
+    store.execute("ALTER TABLE plants RENAME TO gone");
     assert_eq!(ada.call("GET", "/plants", &[id("broken")], None).status, 500);
     let (span, _) = collector.wait_for_request("broken");
     assert_eq!(span.0["status"]["code"], 2);
     assert_eq!(span.attributes().get("error.type").map(String::as_str), Some("50000"));
-}
+});
 
-#[rstest]
-fn request_over_http2_is_a_span(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(request_over_http2_is_a_span, |store: &Store| {
     let collector = Collector::start();
-    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
-    let mut connection = Http2::open(&server.client(&site.token("ada", &[])));
+    let server = store.serve(&["--otlp-endpoint", &collector.url()]);
+    let mut connection = Http2::open(&server.client(&store.token("ada", &[])));
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let mut ask = |id: &str, method: &str, more: &[(&str, &str)], body: Option<&[u8]>| {
         let headers = [&[("X-Request-Id", id), ("traceparent", &parent), ("tracestate", "a=1")], more].concat();
@@ -118,14 +114,12 @@ fn request_over_http2_is_a_span(#[values(Engine::Sqlite, Engine::Postgres)] engi
     // This request is rejected before it reaches a handler.
     let (status, attributes, _) = ask("refused", "HEAD", &[("X-Filler", &"x".repeat(16_384))], None);
     assert_eq!((status, attributes.get("plantstore.error_code").map(String::as_str)), (431, Some("43100")));
-}
+});
 
-#[rstest]
-fn spans_have_no_secrets(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(spans_have_no_secrets, |store: &Store| {
     let collector = Collector::start();
-    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
-    let token = site.token("wilhelmina", &[]);
+    let server = store.serve(&["--otlp-endpoint", &collector.url()]);
+    let token = store.token("wilhelmina", &[]);
     let client = server.client(&token);
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let headers = [
@@ -151,14 +145,12 @@ fn spans_have_no_secrets(#[values(Engine::Sqlite, Engine::Postgres)] engine: Eng
     for hidden in ["wilhelmina", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
         assert!(!reported.contains(hidden), "{hidden} in {reported}");
     }
-}
+});
 
-#[rstest]
-fn sampling_follows_the_parent_or_the_ratio(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let site = &Site::new(engine);
+engine_test!(sampling_follows_the_parent_or_the_ratio, |store: &Store| {
     let collector = Collector::start();
-    let server = site.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
-    let ada = server.client(&site.token("ada", &[]));
+    let server = store.serve(&["--otlp-endpoint", &collector.url(), "--otlp-sample", "0"]);
+    let ada = server.client(&store.token("ada", &[]));
     let get = |id: &str, parent: &str| {
         let headers = [("X-Request-Id", id), ("traceparent", parent)];
         let headers = if parent.is_empty() { &headers[..1] } else { &headers[..] };
@@ -172,14 +164,14 @@ fn sampling_follows_the_parent_or_the_ratio(#[values(Engine::Sqlite, Engine::Pos
     assert_eq!(server.stop().code(), Some(0));
     let reported: Vec<bool> = ["root", "not-recorded", "recorded"].map(|id| collector.request(id).is_some()).into();
     assert_eq!(reported, [false, false, true]);
-}
+});
 
 /// A request with an invalid `traceparent` is not rejected; it starts a new trace.
 #[test]
 fn only_valid_traceparent_headers_are_parents() {
     let collector = Collector::start();
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&["--otlp-endpoint", &collector.url()]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&["--otlp-endpoint", &collector.url()]);
     let client = server.anonymous();
     let good = [
         format!("00-{TRACE}-{SPAN}-01"),
@@ -239,8 +231,8 @@ fn only_valid_traceparent_headers_are_parents() {
 
 #[test]
 fn trace_id_of_the_client_is_logged_without_a_collector() {
-    let site = Site::new(Engine::Sqlite);
-    let server = site.serve(&[]);
+    let store = Store::new(Engine::Sqlite);
+    let server = store.serve(&[]);
     let get = |id: &str, headers: &[(&str, &str)]| {
         let headers = [&[("X-Request-Id", id)], headers].concat();
         assert_eq!(server.anonymous().call("GET", "/openapi.json", &headers, None).status, 200);
@@ -255,9 +247,9 @@ fn trace_id_of_the_client_is_logged_without_a_collector() {
 #[test]
 fn failing_collector_loses_only_spans() {
     let mut collector = Collector::start();
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let url = collector.url();
-    let server = site.serve(&["--otlp-endpoint", &url, "--metrics-listen", "0"]);
+    let server = store.serve(&["--otlp-endpoint", &url, "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let spans = |outcome| metrics.value("plantstore_trace_spans_total", &[("outcome", outcome)]);
     let get = |id: &str| {
@@ -308,10 +300,10 @@ fn failing_collector_loses_only_spans() {
 #[test]
 fn retry_after_0_of_a_collector_does_not_cause_a_busy_loop() {
     let collector = Collector::start();
-    let (site, url) = (Site::new(Engine::Sqlite), collector.url());
+    let (store, url) = (Store::new(Engine::Sqlite), collector.url());
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
         collector.respond_with(Some(&format!("{status}\r\nRetry-After: 0")));
-        let server = site.serve(&["--otlp-endpoint", &url, "--header-timeout", "2s"]);
+        let server = store.serve(&["--otlp-endpoint", &url, "--header-timeout", "2s"]);
         let before = collector.server.connections();
         let id = &status[..3];
         assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
@@ -331,21 +323,21 @@ fn retry_after_0_of_a_collector_does_not_cause_a_busy_loop() {
 #[test]
 fn shutdown_waits_for_the_collector_with_a_limit() {
     let collector = Collector::start();
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let url = collector.url();
-    let server = site.serve(&["--otlp-endpoint", &url]);
+    let server = store.serve(&["--otlp-endpoint", &url]);
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "last")], None).status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(collector.request("last").is_some(), "the last span is exported during the shutdown");
     drop(collector);
 
-    let unreachable = site.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
+    let unreachable = store.serve(&["--otlp-endpoint", &url, "--shutdown-grace", "100d"]);
     assert_eq!(unreachable.anonymous().get("/livez").status, 200);
     assert_eq!(unreachable.stop().code(), Some(0), "the shutdown does not wait for an unreachable collector");
 
     let silent = Collector::start();
     silent.server.be_silent(true);
-    let server = site.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
+    let server = store.serve(&["--otlp-endpoint", &silent.url(), "--shutdown-grace", "300ms"]);
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("the collector did not accept the last spans"), "{}", server.log());
@@ -356,15 +348,15 @@ fn shutdown_waits_for_the_collector_with_a_limit() {
 fn certificate_of_the_collector_is_verified() {
     let authority = Authority::new();
     let collector = Collector::start_with_tls(&authority);
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let (url, file) = (collector.url(), authority.file());
-    let server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
+    let server = store.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "trusted")], None).status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(collector.request("trusted").is_some());
     let stranger = Authority::new();
     let file = stranger.file();
-    let server = site.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
+    let server = store.serve(&["--otlp-endpoint", &url, "--otlp-ca", file.to_str().unwrap()]);
     assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", "not-trusted")], None).status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert!(collector.request("not-trusted").is_none());
@@ -372,7 +364,7 @@ fn certificate_of_the_collector_is_verified() {
 
 #[test]
 fn invalid_trace_options_get_a_clear_error() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let endpoint = "for example http://127.0.0.1:4318";
     let cases: [(&[&str], &str); 9] = [
         (&["--otlp-endpoint", "127.0.0.1:4318"], endpoint),
@@ -392,7 +384,7 @@ fn invalid_trace_options_get_a_clear_error() {
         ),
     ];
     for (options, words) in cases {
-        let output = site.run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
+        let output = store.run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.contains(words)), (Some(2), true), "{options:?}: {errors}");
     }

@@ -18,7 +18,7 @@ use super::{Client, Cluster, Engine, Metrics, TIMEOUT, TcpProxy, wait_for};
 const STORE_TIMEOUT: &str = "60s";
 
 /// Temporary directory of a test and, with PostgreSQL, a database. The directory is removed at the end of the test.
-pub(crate) struct Site<'a> {
+pub(crate) struct Store<'a> {
     pub(crate) engine: Engine,
     directory: Arc<TempDir>,
     /// `None` for SQLite.
@@ -44,7 +44,7 @@ impl Drop for DropDatabase {
     }
 }
 
-impl Site<'static> {
+impl Store<'static> {
     /// Creates a store. On Citus its database is distributed; otherwise it has no schema yet.
     pub(crate) fn new(engine: Engine) -> Self {
         match engine {
@@ -67,7 +67,7 @@ impl Site<'static> {
     }
 }
 
-impl<'a> Site<'a> {
+impl<'a> Store<'a> {
     /// Creates a database on this server.
     pub(crate) fn on(cluster: &'a Cluster) -> Self {
         let workers: Vec<SocketAddr> = cluster.workers().iter().map(Cluster::address).collect();
@@ -76,13 +76,13 @@ impl<'a> Site<'a> {
 
     /// Creates a database on this server, and distributes it over workers of the cluster at these addresses.
     pub(crate) fn with_workers(cluster: &'a Cluster, workers: &[SocketAddr]) -> Self {
-        let site = Self::undistributed(cluster);
+        let store = Self::undistributed(cluster);
         if !workers.is_empty() {
-            cluster.connect_workers(&site.database().name, workers);
-            let migrated = site.run(&["migrate", "--distribute", "citus"]);
+            cluster.connect_workers(&store.database().name, workers);
+            let migrated = store.run(&["migrate", "--distribute", "citus"]);
             assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
         }
-        site
+        store
     }
 
     /// Creates a database without a schema on this server, even on Citus.
@@ -95,12 +95,12 @@ impl<'a> Site<'a> {
         Self { engine: Engine::Postgres, directory: temporary(), database: Some(database) }
     }
 
-    /// Returns a site with the same database, reached through a proxy.
+    /// Returns a store with the same database, reached through a proxy.
     pub(crate) fn through(&self, proxy: &TcpProxy) -> Self {
         self.at(proxy.address())
     }
 
-    /// Returns a site with the same database, reached at another address.
+    /// Returns a store with the same database, reached at another address.
     pub(crate) fn at(&self, address: SocketAddr) -> Self {
         let database = Database { address, ..self.database().clone() };
         Self { engine: self.engine, directory: temporary(), database: Some(database) }
@@ -303,6 +303,37 @@ impl<'a> Site<'a> {
 
 fn temporary() -> Arc<TempDir> {
     Arc::new(tempfile::tempdir().expect("a temporary directory"))
+}
+
+/// A store with a server and a user, which most tests start with.
+pub(crate) struct Garden {
+    // Dropped, and so ended, before the store.
+    pub(crate) server: Server,
+    pub(crate) store: Store<'static>,
+    pub(crate) ada: Client,
+}
+
+impl Garden {
+    /// Creates a store, starts a server with these options, and creates a token for the user `ada`.
+    #[track_caller]
+    pub(crate) fn new(engine: Engine, options: &[&str]) -> Self {
+        let store = Store::new(engine);
+        let server = store.serve(options);
+        let ada = server.client(&store.token("ada", &[]));
+        Self { server, store, ada }
+    }
+}
+
+impl From<Engine> for Garden {
+    fn from(engine: Engine) -> Self {
+        Self::new(engine, &[])
+    }
+}
+
+impl From<Engine> for Store<'static> {
+    fn from(engine: Engine) -> Self {
+        Self::new(engine)
+    }
 }
 
 /// A server process. It is killed at the end of the test.

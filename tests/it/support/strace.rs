@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
-use super::{Site, signal, wait_for};
+use super::{Store, signal, wait_for};
 
 /// A command under strace, and the file with its process id.
 pub(crate) struct StraceCommand {
@@ -13,20 +13,20 @@ pub(crate) struct StraceCommand {
 
 impl StraceCommand {
     /// Starts a command with system calls changed by `inject`, in the syntax of strace.
-    pub(crate) fn start(site: &Site, inject: &str, arguments: &[&str]) -> Self {
-        Self::start_after(site, ":", inject, arguments)
+    pub(crate) fn start(store: &Store, inject: &str, arguments: &[&str]) -> Self {
+        Self::start_after(store, ":", inject, arguments)
     }
 
     /// Runs a shell command first, then starts the traced command.
-    pub(crate) fn start_after(site: &Site, first: &str, inject: &str, arguments: &[&str]) -> Self {
-        let id = site.directory().join("traced.pid");
+    pub(crate) fn start_after(store: &Store, first: &str, inject: &str, arguments: &[&str]) -> Self {
+        let id = store.directory().join("traced.pid");
         let _ = std::fs::remove_file(&id);
         let call = inject.split(':').next().unwrap();
         let (trace, inject) = (format!("trace={call}"), format!("inject={inject}"));
         let script = format!("{first}; echo $$ > traced.pid; exec \"$@\"");
         let wrapper = ["strace", "-f", "-qq", "-o/dev/null", "-e", &trace, "-e", &inject];
         let wrapper = [&wrapper[..], &["sh", "-c", &script, "sh"]].concat();
-        let mut command = site.command_through(&wrapper, arguments);
+        let mut command = store.command_through(&wrapper, arguments);
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self { strace: command.spawn().expect("strace, which scripts/test installs, runs"), id }
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use super::postgres::ended;
 use super::tools::external;
-use super::{Site, signal, wait_for};
+use super::{Store, signal, wait_for};
 
 /// A pseudo-terminal by `script`, and the server on it. Both end when this is dropped.
 pub(crate) struct Terminal {
@@ -17,24 +17,24 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     /// Starts the server on a new terminal, and waits until it listens.
-    pub(crate) fn serve(site: &Site, options: &[&str]) -> Self {
+    pub(crate) fn serve(store: &Store, options: &[&str]) -> Self {
         // The test process may ignore SIGHUP, and child processes inherit that.
-        let store = site.url();
-        Self::start(site, "--default-signal=HUP", &[&["--store", &store], options].concat())
+        let url = store.url();
+        Self::start(store, "--default-signal=HUP", &[&["--store", &url], options].concat())
     }
 
     /// Starts the server without `--store`.
-    pub(crate) fn serve_default_store(site: &Site, options: &[&str]) -> Self {
-        Self::start(site, "--default-signal=HUP", options)
+    pub(crate) fn serve_default_store(store: &Store, options: &[&str]) -> Self {
+        Self::start(store, "--default-signal=HUP", options)
     }
 
     /// Starts the server with SIGHUP ignored, as `nohup` does.
-    pub(crate) fn serve_ignoring_hangup(site: &Site) -> Self {
-        Self::start(site, "--ignore-signal=HUP", &["--store", &site.url()])
+    pub(crate) fn serve_ignoring_hangup(store: &Store) -> Self {
+        Self::start(store, "--ignore-signal=HUP", &["--store", &store.url()])
     }
 
-    fn start(site: &Site, hangups: &str, options: &[&str]) -> Self {
-        let [screen, id] = ["screen", "id"].map(|name| site.directory().join(name));
+    fn start(store: &Store, hangups: &str, options: &[&str]) -> Self {
+        let [screen, id] = ["screen", "id"].map(|name| store.directory().join(name));
         let program = env!("CARGO_BIN_EXE_plantstore");
         let serve = format!(
             "env {hangups} --unset=NO_COLOR TERM=xterm PLANTSTORE_STORE_TIMEOUT=60s {program} serve --listen 127.0.0.1:0 {}",
@@ -43,7 +43,7 @@ impl Terminal {
         let script = external("script")
             .args(["--quiet", "--flush", "--command", &format!("echo $$ > {}; exec {serve}", id.display())])
             .arg(&screen)
-            .current_dir(site.directory())
+            .current_dir(store.directory())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

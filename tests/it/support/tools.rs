@@ -37,7 +37,8 @@ pub(crate) fn external(name: &str) -> Command {
 pub(crate) fn assert_declared(program: &str) {
     let thread = std::thread::current();
     let Some(test) = thread.name().filter(|name| name.contains("::")) else { return };
-    let is_declared = test.contains("requires_") || (program == "postgres" && test.contains("Engine__Postgres"));
+    let is_declared = test.contains("requires_")
+        || (program == "postgres" && ["on_postgres", "Engine__Postgres"].iter().any(|engine| test.contains(engine)));
     assert!(is_declared, "{test} runs {program}: give it the attribute #[case::requires_{program}()]");
 }
 

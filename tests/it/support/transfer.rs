@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use sha2::{Digest, Sha256};
 
-use super::Site;
+use super::Store;
 
 /// Runs a command to its end with this standard input.
 pub(crate) fn feed(mut command: Command, input: &[u8]) -> Output {
@@ -26,16 +26,16 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 /// Imports valid lines, which must succeed. Creates the store if it does not exist.
 #[track_caller]
-pub(crate) fn import(site: &Site, arguments: &[&str], lines: &str) -> String {
-    let output = feed(site.command(&[&["import", "--create"], arguments].concat()), lines.as_bytes());
+pub(crate) fn import(store: &Store, arguments: &[&str], lines: &str) -> String {
+    let output = feed(store.command(&[&["import", "--create"], arguments].concat()), lines.as_bytes());
     assert!(output.status.success(), "{}", stderr(&output));
     stderr(&output)
 }
 
 /// Exports all plants as lines, after checking the printed count and digest.
 #[track_caller]
-pub(crate) fn export(site: &Site) -> String {
-    let output = site.run(&["export"]);
+pub(crate) fn export(store: &Store) -> String {
+    let output = store.run(&["export"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let digest = Sha256::digest(&output.stdout).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use super::{Operator, PASSWORD, error_of, errors, succeeded, works};
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Site, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Store, wait_for};
 
 /// Returns the error of a command that must fail without a retry.
 #[track_caller]
@@ -20,8 +20,8 @@ fn error_without_retry(operator: &Operator, arguments: &[&str]) -> String {
 
 #[test]
 fn permanent_database_errors_are_reported_at_once() {
-    let site = Site::empty(Engine::Postgres);
-    let right = site.url();
+    let store = Store::empty(Engine::Postgres);
+    let right = store.url();
     let database = right.rsplit('/').next().unwrap();
     let wrong = [
         (right.replace(PASSWORD, "wr0ng"), "password authentication failed for user \"plantstore\" (28P01)"),
@@ -41,7 +41,7 @@ fn permanent_database_errors_are_reported_at_once() {
             assert!(!words.contains("wr0ng"), "{words}");
         }
     }
-    assert_eq!(site.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
+    assert_eq!(store.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
 }
 
 #[test]
@@ -232,14 +232,14 @@ fn unix_socket_is_accepted_as_host() {
 
 #[test]
 fn password_is_read_from_the_usual_places() {
-    let site = Site::new(Engine::Postgres);
-    let token = site.token("ada", &[]);
-    let bare = Operator::at(site.url().replace(&format!(":{PASSWORD}"), ""));
-    let whole = Operator::at(site.url());
+    let store = Store::new(Engine::Postgres);
+    let token = store.token("ada", &[]);
+    let bare = Operator::at(store.url().replace(&format!(":{PASSWORD}"), ""));
+    let whole = Operator::at(store.url());
     let list = |operator: &Operator, variables: &[(&str, &str)]| {
         operator.command(&["token", "list"]).envs(variables.iter().copied()).output().unwrap()
     };
-    let files = bare.site.directory();
+    let files = bare.store.directory();
     let write = |name: &str, mode: u32, password: &str| {
         let file = files.join(name);
         let line = format!("# of the tests\n127.0.0.1:1:*:*:other\n127.0.0.1:*:*:plantstore:{password}\n");
@@ -272,9 +272,9 @@ fn password_is_read_from_the_usual_places() {
 
 #[test]
 fn password_is_never_printed() {
-    let site = Site::new(Engine::Postgres);
-    let token = site.token("ada", &[]);
-    let (url, bare) = (site.url(), site.url().replace(&format!(":{PASSWORD}"), ""));
+    let store = Store::new(Engine::Postgres);
+    let token = store.token("ada", &[]);
+    let (url, bare) = (store.url(), store.url().replace(&format!(":{PASSWORD}"), ""));
     let by_parameter = format!("{bare}?password={PASSWORD}");
     let joined = format!("--store={url}");
     let warning = "is visible to all users of this machine";
@@ -317,16 +317,16 @@ fn unsupported_statement_fails_without_closing_the_connection() {
         ALTER TABLE plants RENAME TO stored_plants;
         CREATE VIEW plants AS SELECT user_id, plant_id, plantstore.unsupported() AS name, tag, version FROM stored_plants;
         GRANT SELECT ON plants TO plantstore";
-    let site = Site::empty(Engine::Postgres);
-    let server = site.serve(&[]);
-    let ada = server.client(&site.token("ada", &[]));
+    let store = Store::empty(Engine::Postgres);
+    let server = store.serve(&[]);
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     assert_eq!(ada.ids(), [1]);
-    site.execute(UNSUPPORTED);
+    store.execute(UNSUPPORTED);
     for _ in 0..4 {
         assert_eq!(ada.get("/plants").error(), 50000, "{}", server.log());
     }
-    site.execute("DROP VIEW plants; ALTER TABLE stored_plants RENAME TO plants");
+    store.execute("DROP VIEW plants; ALTER TABLE stored_plants RENAME TO plants");
     assert_eq!(ada.ids(), [1]);
     assert!(!server.log().contains("database connection lost"), "{}", server.log());
 }
@@ -336,10 +336,10 @@ fn unsupported_statement_fails_without_closing_the_connection() {
 fn blocked_read_does_not_hold_up_cached_lists() {
     const WAITING: &str = "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = database
                            WHERE NOT granted AND datname = current_database()";
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "60s", "--metrics-listen", "0"]);
+    let store = Store::new(Engine::Postgres);
+    let server = store.serve(&["--store-timeout", "60s", "--metrics-listen", "0"]);
     let metrics = server.metrics();
-    let ada = server.client(&site.token("ada", &[]));
+    let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     // A connection that is opened later would wait for the lock as well.
     let readers = thread::available_parallelism().unwrap().get().max(2);
@@ -348,13 +348,13 @@ fn blocked_read_does_not_hold_up_cached_lists() {
         let open = metrics.value("plantstore_database_connections", &[("role", "read")]);
         (usize::try_from(open) == Ok(readers)).then_some(())
     });
-    let held = site.hold("BEGIN; LOCK TABLE plantstore.plants IN ACCESS EXCLUSIVE MODE");
+    let held = store.hold("BEGIN; LOCK TABLE plantstore.plants IN ACCESS EXCLUSIVE MODE");
     // The token is looked up now, so that the lists do not wait for it.
     assert_eq!(ada.get("/me").status, 200);
     let (listed, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let blocked = scope.spawn(|| ada.get("/plants?limit=2").status);
-        wait_for("a blocked list", || (site.rows(WAITING) == [1]).then_some(()));
+        wait_for("a blocked list", || (store.rows(WAITING) == [1]).then_some(()));
         for _ in 0..8 {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {

@@ -1,13 +1,13 @@
 //! Unusual settings of the database.
 
 use super::{succeeded, works};
-use crate::support::{Engine, Site, wait_for};
+use crate::support::{Engine, Store, wait_for};
 
-/// Sets defaults for every session on the database of this site.
-fn set_for_all(site: &Site, settings: &[&str]) {
+/// Sets defaults for every session on the database of this store.
+fn set_for_all(store: &Store, settings: &[&str]) {
     for setting in settings {
         let setting = setting.replace('\'', "''");
-        site.execute(&format!(
+        store.execute(&format!(
             "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET {setting}', current_database()); END $do$"
         ));
     }
@@ -36,10 +36,10 @@ const UNUSUAL: &[&str] = &[
 
 #[test]
 fn unusual_database_defaults_do_no_harm() {
-    let site = Site::new(Engine::Postgres);
-    set_for_all(&site, UNUSUAL);
-    let token = site.token("ada", &[]);
-    let servers = [site.serve(&[]), site.serve(&[])];
+    let store = Store::new(Engine::Postgres);
+    set_for_all(&store, UNUSUAL);
+    let token = store.token("ada", &[]);
+    let servers = [store.serve(&[]), store.serve(&[])];
     std::thread::scope(|scope| {
         for (number, server) in (0..).zip(&servers) {
             let token = &token;
@@ -54,38 +54,38 @@ fn unusual_database_defaults_do_no_harm() {
     wait_for("connections that have been idle for 2 s", || {
         let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                     AND application_name = 'plantstore' AND state_change < now() - interval '2s'";
-        (site.rows(idle)[0] >= 4).then_some(())
+        (store.rows(idle)[0] >= 4).then_some(())
     });
     assert!(servers.iter().all(|server| !server.log().contains("was lost")), "{}", servers[0].log());
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
-    assert_eq!(site.rows("SELECT count(*) FROM plants"), [0]);
+    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert_eq!(store.rows("SELECT count(*) FROM plants"), [0]);
 }
 
 /// At the level `serializable`, a transaction that has waited for a lock still sees the data from before the wait.
 #[test]
 fn concurrent_starts_on_a_new_serializable_database_succeed() {
-    let site = Site::empty(Engine::Postgres);
-    set_for_all(&site, &["default_transaction_isolation = 'serializable'"]);
+    let store = Store::empty(Engine::Postgres);
+    set_for_all(&store, &["default_transaction_isolation = 'serializable'"]);
     std::thread::scope(|scope| {
         for number in 0..8 {
-            let site = &site;
-            scope.spawn(move || site.token(&format!("user-{number}"), &[]));
+            let store = &store;
+            scope.spawn(move || store.token(&format!("user-{number}"), &[]));
         }
     });
-    assert_eq!(site.rows("SELECT count(*) FROM users"), [8]);
+    assert_eq!(store.rows("SELECT count(*) FROM users"), [8]);
 }
 
 #[test]
 fn times_do_not_depend_on_the_time_zone_of_the_database() {
-    let site = Site::new(Engine::Postgres);
-    site.token("ada", &[]);
-    site.execute("UPDATE tokens SET created_at = 1700000000, expires_at = 4102444799, revoked_at = 1700000001");
-    let list = || String::from_utf8(site.run(&["token", "list", "--json"]).stdout).unwrap();
+    let store = Store::new(Engine::Postgres);
+    store.token("ada", &[]);
+    store.execute("UPDATE tokens SET created_at = 1700000000, expires_at = 4102444799, revoked_at = 1700000001");
+    let list = || String::from_utf8(store.run(&["token", "list", "--json"]).stdout).unwrap();
     let before = list();
     for time in ["2023-11-14T22:13:20Z", "2099-12-31T23:59:59Z", "2023-11-14T22:13:21Z"] {
         assert!(before.contains(time), "{before}");
     }
-    set_for_all(&site, &["timezone = 'NPT-5:45'", "datestyle = 'German'"]);
+    set_for_all(&store, &["timezone = 'NPT-5:45'", "datestyle = 'German'"]);
     assert_eq!(list(), before);
 }
 
@@ -93,19 +93,19 @@ fn times_do_not_depend_on_the_time_zone_of_the_database() {
 #[test]
 fn commits_are_durable_whatever_the_default() {
     for (default, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply"), ("on", "on")] {
-        let site = Site::new(Engine::Postgres);
-        assert!(site.run(&["migrate"]).status.success());
-        set_for_all(&site, &[&format!("synchronous_commit = {default}"), "statement_timeout = '9s'"]);
-        site.execute(RECORD_SETTINGS);
-        let server = site.serve(&["--store-timeout", "20s"]);
-        works(&server, &site.token("ada", &[]));
+        let store = Store::new(Engine::Postgres);
+        assert!(store.run(&["migrate"]).status.success());
+        set_for_all(&store, &[&format!("synchronous_commit = {default}"), "statement_timeout = '9s'"]);
+        store.execute(RECORD_SETTINGS);
+        let server = store.serve(&["--store-timeout", "20s"]);
+        works(&server, &store.token("ada", &[]));
         let seen = format!(
             "SELECT count(*) FROM public.seen WHERE synchronous_commit = '{expected}'
                AND statement_timeout = '0' AND level = 'read committed'
                AND waits = CASE place WHEN 'plants' THEN '16s 2s' ELSE '1min 1min' END"
         );
-        assert_eq!(site.rows("SELECT count(DISTINCT place) FROM public.seen"), [2], "{default}");
-        assert_eq!(site.rows(&seen), site.rows("SELECT count(*) FROM public.seen"), "{default}");
+        assert_eq!(store.rows("SELECT count(DISTINCT place) FROM public.seen"), [2], "{default}");
+        assert_eq!(store.rows(&seen), store.rows("SELECT count(*) FROM public.seen"), "{default}");
     }
 }
 
@@ -123,9 +123,9 @@ const RECORD_SETTINGS: &str = "
 /// The option allows more than the settings of PostgreSQL.
 #[test]
 fn longest_store_timeout_is_accepted() {
-    let site = Site::new(Engine::Postgres);
-    let server = site.serve(&["--store-timeout", "365000d"]);
-    works(&server, &site.token("ada", &[]));
+    let store = Store::new(Engine::Postgres);
+    let server = store.serve(&["--store-timeout", "365000d"]);
+    works(&server, &store.token("ada", &[]));
 }
 
 /// Objects that a role with the privilege to create in `public` can plant. The types of each operator and function match a call
@@ -152,31 +152,31 @@ const HOSTILE: &str = "
 
 #[test]
 fn objects_of_other_roles_in_the_public_schema_are_never_used() {
-    let [site, restored, copied] = [(); 3].map(|()| Site::empty(Engine::Postgres));
-    for site in [&site, &restored, &copied] {
-        site.execute(HOSTILE);
+    let [store, restored, copied] = [(); 3].map(|()| Store::empty(Engine::Postgres));
+    for store in [&store, &restored, &copied] {
+        store.execute(HOSTILE);
     }
-    let run = |site: &Site, arguments: &[&str]| succeeded(&site.run(arguments));
-    run(&site, &["migrate"]);
-    let [ada, bob] = ["ada", "bob"].map(|user| site.token(user, &[]));
-    let server = site.serve(&[]);
+    let run = |store: &Store, arguments: &[&str]| succeeded(&store.run(arguments));
+    run(&store, &["migrate"]);
+    let [ada, bob] = ["ada", "bob"].map(|user| store.token(user, &[]));
+    let server = store.serve(&[]);
     works(&server, &ada);
     let bob = server.client(&bob);
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "1")];
     assert_eq!(bob.call("POST", "/plants", &headers, Some(br#"{"id":1,"name":"Rose"}"#)).status, 200);
-    run(&site, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]);
-    run(&site, &["user", "delete", "--yes", "ada"]);
+    run(&store, &["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]);
+    run(&store, &["user", "delete", "--yes", "ada"]);
     assert_eq!(bob.ids(), [1]);
     server.stop();
-    run(&site, &["backup", "backup.db"]);
-    run(&restored, &["restore", site.directory().join("backup.db").to_str().unwrap()]);
-    run(&site, &["copy", "--from", &site.url(), "--to", &copied.url()]);
-    for site in [&site, &restored, &copied] {
-        assert_eq!(run(site, &["export"]), r#"{"owner":"bob","id":1,"name":"Rose"}"#);
-        assert_eq!(site.texts("SELECT name FROM public.ran"), [""; 0]);
+    run(&store, &["backup", "backup.db"]);
+    run(&restored, &["restore", store.directory().join("backup.db").to_str().unwrap()]);
+    run(&store, &["copy", "--from", &store.url(), "--to", &copied.url()]);
+    for store in [&store, &restored, &copied] {
+        assert_eq!(run(store, &["export"]), r#"{"owner":"bob","id":1,"name":"Rose"}"#);
+        assert_eq!(store.texts("SELECT name FROM public.ran"), [""; 0]);
         // The default of a column keeps the operator that was found when the table was created.
         assert_eq!(
-            site.rows("SELECT count(*) FROM pg_attrdef WHERE pg_get_expr(adbin, adrelid) LIKE '%public.%'"),
+            store.rows("SELECT count(*) FROM pg_attrdef WHERE pg_get_expr(adbin, adrelid) LIKE '%public.%'"),
             [0]
         );
     }

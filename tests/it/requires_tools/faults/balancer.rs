@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use super::{QUIET, load, settle, wait_for_writes};
-use crate::support::{Cluster, Connection, History, Server, Site, free_port, wait_for};
+use crate::support::{Cluster, Connection, History, Server, Store, free_port, wait_for};
 
 /// A process of `HAProxy`. It is killed when the test ends.
 struct Balancer {
@@ -17,20 +17,20 @@ struct Balancer {
 }
 
 impl Balancer {
-    fn start(site: &Site, nodes: [SocketAddr; 2]) -> Self {
+    fn start(store: &Store, nodes: [SocketAddr; 2]) -> Self {
         // Another process may take the port first.
-        let balancer = (0..10).find_map(|_| Self::try_start(site, nodes, free_port()));
+        let balancer = (0..10).find_map(|_| Self::try_start(store, nodes, free_port()));
         balancer.expect("HAProxy, which scripts/test installs, runs")
     }
 
-    fn try_start(site: &Site, nodes: [SocketAddr; 2], port: u16) -> Option<Self> {
+    fn try_start(store: &Store, nodes: [SocketAddr; 2], port: u16) -> Option<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut text = include_str!("../../../../deploy/haproxy.cfg").to_owned();
         for (in_file, here) in [("*:8080", address), ("10.0.0.1:8080", nodes[0]), ("10.0.0.2:8080", nodes[1])] {
             assert_eq!(text.matches(in_file).count(), 1, "{in_file}");
             text = text.replace(in_file, &here.to_string());
         }
-        let file = site.directory().join("haproxy.cfg");
+        let file = store.directory().join("haproxy.cfg");
         std::fs::write(&file, text).expect("the configuration is written");
         // HAProxy also ends if the test process is killed.
         let mut child = Command::new("setpriv")
@@ -90,11 +90,11 @@ impl Drop for Balancer {
 #[test]
 fn loss_of_a_node_affects_only_its_own_requests() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let mut nodes = [site.serve(QUIET), site.serve(QUIET)];
+    let store = Store::on(&cluster);
+    let mut nodes = [store.serve(QUIET), store.serve(QUIET)];
     let addresses = [nodes[0].address(), nodes[1].address()];
-    let balancer = Balancer::start(&site, addresses);
-    let mut workload = load(&site, &nodes);
+    let balancer = Balancer::start(&store, addresses);
+    let mut workload = load(&store, &nodes);
     workload.nodes = vec![balancer.address];
     // Each connection of the balancer to the lost node fails at most once: those in use, and idle ones that it reuses
     // before it notices their end. Of each kind there are at most as many as clients.
@@ -112,7 +112,7 @@ fn loss_of_a_node_affects_only_its_own_requests() {
             nodes[lost].kill();
             balancer.wait_for(&format!("Server nodes/{name} is DOWN"));
         });
-        settle(&history, &site);
+        settle(&history, &store);
         workload.record_final_lists(&history);
         let failed_now = failed();
         assert!(
@@ -125,7 +125,7 @@ fn loss_of_a_node_affects_only_its_own_requests() {
             wait_for_writes(&history, 200);
             let listen = addresses[lost].to_string();
             let again = [&["serve", "--no-first-token", "--listen", &listen], QUIET].concat();
-            nodes[lost] = Server::start(site.command(&again));
+            nodes[lost] = Server::start(store.command(&again));
             balancer.wait_for(&format!("Server nodes/{name} is UP"));
             wait_for_writes(&history, 200);
         });

@@ -3,18 +3,18 @@
 use super::{
     BEGIN, COMMIT, QUIET, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes,
 };
-use crate::support::{Client, Cluster, History, Random, Response, Site, Stage, TcpProxy, wait_for};
+use crate::support::{Client, Cluster, History, Random, Response, Stage, Store, TcpProxy, wait_for};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 
 #[test]
 fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
+    let store = Store::on(&cluster);
     let proxy = TcpProxy::start(cluster.address());
-    let node = site.through(&proxy).serve(QUIET);
-    let ada = node.client(&site.token("ada", &[]));
-    first_use(&ada, &site);
+    let node = store.through(&proxy).serve(QUIET);
+    let ada = node.client(&store.token("ada", &[]));
+    first_use(&ada, &store);
     // With several cuts, all but the last prevent the commit; otherwise the server would not send it again.
     let mut series: Vec<(&'static [u8], Vec<Stage>)> = Vec::new();
     for stage in STAGES {
@@ -51,8 +51,8 @@ fn outcome_of_a_commit_on_a_lost_connection_is_looked_up() {
 fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
     // While a commit waits for the disk, more requests join the next group.
     let cluster = Cluster::start(&["fsync=on"]);
-    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, QUIET]);
-    let workload = load(&site, &nodes);
+    let (store, proxy, nodes) = start_pair(&cluster, [QUIET, QUIET]);
+    let workload = load(&store, &nodes);
     let history = History::new();
     workload.run(&history, || {
         let mut random = Random::new(0);
@@ -64,7 +64,7 @@ fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
         }
         wait_for_writes(&history, 100);
     });
-    settle(&history, &site);
+    settle(&history, &store);
     workload.record_final_lists(&history);
     let summary = history.check().unwrap();
     assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
@@ -75,8 +75,8 @@ fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
 #[test]
 fn changes_of_others_during_the_lookup_are_preserved() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, QUIET]);
-    let [other, ada] = clients_of_pair(&site, &nodes);
+    let (store, proxy, nodes) = start_pair(&cluster, [QUIET, QUIET]);
+    let [other, ada] = clients_of_pair(&store, &nodes);
     let delete = |client: &Client| assert_eq!(client.delete(1).status, 204);
     // Cuts this node off while it commits a write, runs `work` on the other node, and then returns the response.
     let meanwhile = |stage: Stage, write: &(dyn Fn() -> Response + Sync), work: &dyn Fn()| {

@@ -4,14 +4,14 @@ use super::{
     QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, disturb_under_load, in_time, load, plant,
     wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Cluster, History, Site, Stopwatch, retry_while_unavailable, signal, wait_for};
+use crate::support::{Cluster, History, Stopwatch, Store, retry_while_unavailable, signal, wait_for};
 
 #[test]
 fn acknowledged_writes_survive_kills_of_the_database() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
-    let summary = disturb_under_load(&site, &nodes, 4, |_, _| {
+    let store = Store::on(&cluster);
+    let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
+    let summary = disturb_under_load(&store, &nodes, 4, |_, _| {
         cluster.kill();
         wait_until_not_ready(&nodes);
         cluster.restart();
@@ -23,18 +23,18 @@ fn acknowledged_writes_survive_kills_of_the_database() {
 #[test]
 fn open_connections_serve_while_new_ones_are_not_accepted() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    let workload = load(&site, &nodes);
+    let store = Store::on(&cluster);
+    let nodes = [store.serve(QUIET), store.serve(QUIET)];
+    let workload = load(&store, &nodes);
     let history = History::new();
     // The log of the third node goes to a file, which the test can read before the node has started.
     let wrapper = ["sh", "-c", "exec \"$@\" 2> late.log", "sh"];
-    let log = || std::fs::read_to_string(site.directory().join("late.log")).unwrap_or_default();
+    let log = || std::fs::read_to_string(store.directory().join("late.log")).unwrap_or_default();
     workload.run(&history, || {
         wait_for_writes(&history, 100);
         cluster.freeze_postmaster();
         std::thread::scope(|scope| {
-            let late = scope.spawn(|| site.serve_through(&wrapper, SHORT_TIMEOUT));
+            let late = scope.spawn(|| store.serve_through(&wrapper, SHORT_TIMEOUT));
             wait_for("the node to retry", || log().contains("cannot connect to the database: retrying").then_some(()));
             wait_for_writes(&history, 300);
             let still_waits = !late.is_finished();
@@ -57,15 +57,15 @@ fn connection_that_hangs_while_storing_token_use_is_closed() {
     const WAITING: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND \
                            wait_event_type = 'Lock' AND query LIKE 'UPDATE plantstore.tokens%'";
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let node = site.serve(SHORT_TIMEOUT);
-    let token = site.token("ada", &[]);
-    let held = site.hold("BEGIN; LOCK TABLE plantstore.tokens IN SHARE ROW EXCLUSIVE MODE");
+    let store = Store::on(&cluster);
+    let node = store.serve(SHORT_TIMEOUT);
+    let token = store.token("ada", &[]);
+    let held = store.hold("BEGIN; LOCK TABLE plantstore.tokens IN SHARE ROW EXCLUSIVE MODE");
     assert_eq!(retry_while_unavailable(|| node.client(&token).get("/plants")).status, 200);
-    let process = wait_for("the update of the token to wait for its lock", || site.rows(WAITING).first().copied());
+    let process = wait_for("the update of the token to wait for its lock", || store.rows(WAITING).first().copied());
     signal(u32::try_from(process).unwrap(), "STOP");
     drop(held);
-    let cyd = node.client(&site.token("cyd", &[]));
+    let cyd = node.client(&store.token("cyd", &[]));
     let start = Stopwatch::start();
     wait_for("a write", || (in_time(|| cyd.post(plant(1, "written"))).status == 200).then_some(()));
     assert!(start.elapsed() < RECOVERY_LIMIT, "the write succeeded after {:?}", start.elapsed());
@@ -74,10 +74,10 @@ fn connection_that_hangs_while_storing_token_use_is_closed() {
 #[test]
 fn requests_fail_in_time_while_the_database_is_frozen() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
-    let eve = site.token("eve", &[]);
-    let summary = disturb_under_load(&site, &nodes, 2, |_, _| {
+    let store = Store::on(&cluster);
+    let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
+    let eve = store.token("eve", &[]);
+    let summary = disturb_under_load(&store, &nodes, 2, |_, _| {
         cluster.freeze();
         wait_until_not_ready(&nodes);
         for node in &nodes {

@@ -4,15 +4,15 @@ use super::{
     COMMIT, QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, clients_of_pair, disturb_under_load, first_use,
     in_time, is_active, is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Client, Cluster, Response, Site, Stage, Stopwatch, TcpProxy, retry_while_unavailable, wait_for};
+use crate::support::{Client, Cluster, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for};
 
 /// Cuts one of two nodes off under load.
 fn cut_off(fault: fn(&TcpProxy)) {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, [SHORT_TIMEOUT; 2]);
+    let (store, proxy, nodes) = start_pair(&cluster, [SHORT_TIMEOUT; 2]);
     let (connected, cut_off) = (&nodes[0], &nodes[1..]);
-    let eve = site.token("eve", &[]);
-    let summary = disturb_under_load(&site, &nodes, 2, |round, history| {
+    let eve = store.token("eve", &[]);
+    let summary = disturb_under_load(&store, &nodes, 2, |round, history| {
         fault(&proxy);
         wait_until_not_ready(cut_off);
         assert_unavailable(&cut_off[0].client(&eve));
@@ -40,7 +40,7 @@ fn node_recovers_from_connections_that_close_at_once() {
 /// which says that the outcome is unknown. A node that gives up before its commit, because the machine is busy, is
 /// called again.
 #[track_caller]
-fn cut_commit(site: &Site, proxy: &TcpProxy, stage: Stage, call: impl Fn() -> Response) -> Response {
+fn cut_commit(store: &Store, proxy: &TcpProxy, stage: Stage, call: impl Fn() -> Response) -> Response {
     let cuts = proxy.cuts();
     proxy.cut_all_at(stage, COMMIT);
     let mut unknown = None;
@@ -52,7 +52,7 @@ fn cut_commit(site: &Site, proxy: &TcpProxy, stage: Stage, call: impl Fn() -> Re
         }
         (proxy.cuts() > cuts).then_some(())
     });
-    wait_for("the end of the transaction", || (!is_active(site)).then_some(()));
+    wait_for("the end of the transaction", || (!is_active(store)).then_some(()));
     unknown.unwrap_or_else(|| panic!("{stage:?}: no response with an unknown outcome"))
 }
 
@@ -60,19 +60,19 @@ fn cut_commit(site: &Site, proxy: &TcpProxy, stage: Stage, call: impl Fn() -> Re
 #[test]
 fn commit_of_unknown_outcome_gets_50301() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
-    let [other, ada] = clients_of_pair(&site, &nodes);
+    let (store, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
+    let [other, ada] = clients_of_pair(&store, &nodes);
     other.plant(-1, "there");
     let there = || (-1, "there".to_owned());
     for (stage, done) in [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterResponse, true)] {
-        cut_commit(&site, &proxy, stage, || ada.post(plant(1, "new")));
+        cut_commit(&store, &proxy, stage, || ada.post(plant(1, "new")));
         let expected = if done { vec![there(), (1, "new".to_owned())] } else { vec![there()] };
         assert_eq!(plants(&other), expected, "{stage:?}");
         proxy.heal();
         wait_until_ready(&nodes[1..]);
         // docs/reference/errors.md advises to repeat the request.
         assert_eq!(other.post(plant(1, "newer")).status, if done { 409 } else { 200 }, "{stage:?}");
-        cut_commit(&site, &proxy, stage, || ada.delete(1));
+        cut_commit(&store, &proxy, stage, || ada.delete(1));
         assert_eq!(other.ids().contains(&1), !done, "{stage:?}");
         proxy.heal();
         wait_until_ready(&nodes[1..]);
@@ -85,10 +85,10 @@ fn commit_of_unknown_outcome_gets_50301() {
 #[test]
 fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
-    let token = site.token("ada", &["--scope", "plants:read,tokens:manage,shares:manage"]);
+    let (store, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
+    let token = store.token("ada", &["--scope", "plants:read,tokens:manage,shares:manage"]);
     let [other, ada] = nodes.each_ref().map(|node| node.client(&token));
-    first_use(&ada, &site);
+    first_use(&ada, &store);
     let json = [("Content-Type", "application/json")];
     for (method, path, body, attempt, target) in [
         ("POST", "/tokens", Some(r#"{"label":"balcony"}"#), "create token", "balcony"),
@@ -97,7 +97,7 @@ fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
         ("DELETE", "/shares/ben", None, "revoke share", "ben"),
     ] {
         let call = || ada.call(method, path, &json, body.map(str::as_bytes));
-        let response = cut_commit(&site, &proxy, Stage::AfterSend, call);
+        let response = cut_commit(&store, &proxy, Stage::AfterSend, call);
         assert_eq!(response.header("retry-after"), None, "{attempt}: {}", response.text());
         let expected = format!(r#""actor":"ada","token_id":1,"attempt":"{attempt}","target":"{target}""#);
         wait_for("the log line", || {
@@ -119,8 +119,8 @@ fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
 #[test]
 fn idempotency_key_resolves_unknown_commit() {
     let cluster = Cluster::start(&[]);
-    let (site, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
-    let [other, ada] = clients_of_pair(&site, &nodes);
+    let (store, proxy, nodes) = start_pair(&cluster, [QUIET, SHORT_TIMEOUT]);
+    let [other, ada] = clients_of_pair(&store, &nodes);
     let stages = [(Stage::BeforeSend, false), (Stage::AfterSend, true), (Stage::AfterResponse, true)];
     for ((stage, done), id) in stages.into_iter().zip(1..) {
         let (path, body) = (format!("/plants/{id}"), plant(id, "new"));
@@ -129,7 +129,7 @@ fn idempotency_key_resolves_unknown_commit() {
             let headers = [("Content-Type", "application/json"), ("Idempotency-Key", &key)];
             let call = |client: &Client| client.call(method, path, &headers, body.map(str::as_bytes));
             let about = format!("{key} {stage:?}");
-            let unknown = cut_commit(&site, &proxy, stage, || call(&ada));
+            let unknown = cut_commit(&store, &proxy, stage, || call(&ada));
             assert!(unknown.message().contains("send the same again with the same `Idempotency-Key`"));
             assert_eq!(in_time(|| call(&ada)).error(), 50300, "{about}: the outcome cannot be looked up");
             let found = call(&other);
@@ -147,13 +147,13 @@ fn idempotency_key_resolves_unknown_commit() {
 #[test]
 fn frozen_node_in_a_transaction_does_not_block_others_for_long() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
+    let store = Store::on(&cluster);
     let proxy = TcpProxy::start(cluster.address());
-    let (node, frozen) = (site.serve(QUIET), site.through(&proxy).serve(SHORT_TIMEOUT));
-    let token = site.token("ada", &[]);
+    let (node, frozen) = (store.serve(QUIET), store.through(&proxy).serve(SHORT_TIMEOUT));
+    let token = store.token("ada", &[]);
     let ada = node.client(&token);
     let lost = frozen.client(&token);
-    first_use(&lost, &site);
+    first_use(&lost, &store);
     ada.plant(1, "there");
     proxy.freeze_at(COMMIT);
     let response = std::thread::scope(|scope| {

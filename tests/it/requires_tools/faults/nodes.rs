@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 
 use super::{QUIET, RECOVERY_LIMIT, plant, plants};
-use crate::support::{Cluster, Engine, Server, Site, Stopwatch, wait_for};
+use crate::support::{Cluster, Engine, Server, Stopwatch, Store, wait_for};
 
 #[test]
 fn ten_nodes_start_concurrently_on_an_empty_database() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
+    let store = Store::on(&cluster);
     let nodes: Vec<Server> = std::thread::scope(|scope| {
-        let starting: Vec<_> = (0..10).map(|_| scope.spawn(|| site.serve(QUIET))).collect();
+        let starting: Vec<_> = (0..10).map(|_| scope.spawn(|| store.serve(QUIET))).collect();
         starting.into_iter().map(|node| node.join().expect("the node starts")).collect()
     });
-    assert_eq!(site.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
-    let token = site.token("ada", &[]);
+    assert_eq!(store.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
+    let token = store.token("ada", &[]);
     for (node, id) in nodes.iter().zip(0..) {
         node.client(&token).plant(id, "one of ten");
     }
@@ -28,14 +28,14 @@ fn ten_nodes_start_concurrently_on_an_empty_database() {
 fn reads_use_several_connections() {
     const USED_BY_READS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND \
                                query LIKE 'SELECT (SELECT version%'";
-    let site = Site::new(Engine::Postgres);
-    let node = site.serve(QUIET);
-    let ada = node.client(&site.token("ada", &[]));
+    let store = Store::new(Engine::Postgres);
+    let node = store.serve(QUIET);
+    let ada = node.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     wait_for("two connections that were used by reads", || {
         // A single plant is not cached.
         assert_eq!(ada.get("/plants/1").status, 200);
-        (site.rows(USED_BY_READS)[0] >= 2).then_some(())
+        (store.rows(USED_BY_READS)[0] >= 2).then_some(())
     });
 }
 
@@ -53,20 +53,20 @@ fn wait_until_rejected(nodes: &[Server], token: &str) {
 
 #[test]
 fn tokens_and_users_are_shared_by_all_nodes() {
-    let site = Site::new(Engine::Postgres);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    let [first, second] = [site.token("ada", &[]), site.token("ada", &[])];
+    let store = Store::new(Engine::Postgres);
+    let nodes = [store.serve(QUIET), store.serve(QUIET)];
+    let [first, second] = [store.token("ada", &[]), store.token("ada", &[])];
     for (node, id) in nodes.iter().zip(1..) {
         node.client(&first).plant(id, "at once");
         node.client(&second).plant(id + 2, "at once");
     }
-    assert!(site.run(&["token", "revoke", "1"]).status.success());
+    assert!(store.run(&["token", "revoke", "1"]).status.success());
     wait_until_rejected(&nodes, &first);
     assert!(nodes.iter().all(|node| node.client(&second).ids() == [1, 2, 3, 4]), "the other token stays valid");
-    assert!(site.run(&["user", "delete", "--yes", "ada"]).status.success());
+    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
     wait_until_rejected(&nodes, &second);
     // A new user of the same name has no plants.
-    let third = site.token("ada", &[]);
+    let third = store.token("ada", &[]);
     assert!(nodes.iter().all(|node| plants(&node.client(&third)).is_empty()));
 }
 
@@ -75,9 +75,9 @@ fn tokens_and_users_are_shared_by_all_nodes() {
 fn exactly_one_of_many_creates_on_several_nodes_succeeds() {
     const CLIENTS: i64 = 16;
     const ROUNDS: i64 = 100;
-    let site = Site::new(Engine::Postgres);
-    let nodes = [site.serve(QUIET), site.serve(QUIET)];
-    let token = site.token("ada", &[]);
+    let store = Store::new(Engine::Postgres);
+    let nodes = [store.serve(QUIET), store.serve(QUIET)];
+    let token = store.token("ada", &[]);
     let barrier = Barrier::new(usize::try_from(2 * CLIENTS).unwrap());
     // For each request: the id, the name, and true if the plant was created.
     let results: Vec<(i64, String, bool)> = std::thread::scope(|scope| {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{QUIET, SHORT_TIMEOUT, disturb_under_load, plant, wait_for_writes, wait_until_ready};
-use crate::support::{Client, Cluster, Response, Server, Site, Stage, TcpProxy, wait_for};
+use crate::support::{Client, Cluster, Response, Server, Stage, Store, TcpProxy, wait_for};
 
 /// The statements of the two phases that the coordinator sends to a worker.
 const PREPARE: &[u8] = b"PREPARE TRANSACTION";
@@ -19,19 +19,19 @@ const STEPS: [(&[u8], Stage); 6] = [
 ];
 
 /// Creates a database whose coordinator reaches each worker through a proxy.
-fn behind_proxies(cluster: &Cluster) -> (Site<'_>, Vec<TcpProxy>) {
+fn behind_proxies(cluster: &Cluster) -> (Store<'_>, Vec<TcpProxy>) {
     let proxies: Vec<TcpProxy> = cluster.workers().iter().map(|worker| TcpProxy::start(worker.address())).collect();
     let addresses: Vec<SocketAddr> = proxies.iter().map(TcpProxy::address).collect();
-    (Site::with_workers(cluster, &addresses), proxies)
+    (Store::with_workers(cluster, &addresses), proxies)
 }
 
 /// Returns a client of a user on each worker.
-fn users_of_workers(site: &Site, node: &Server, workers: usize) -> Vec<Client> {
+fn users_of_workers(store: &Store, node: &Server, workers: usize) -> Vec<Client> {
     let mut clients: Vec<Option<Client>> = (0..workers).map(|_| None).collect();
     for number in 0.. {
         let name = format!("user{number}");
-        let client = node.client(&site.token(&name, &[]));
-        let place = site.rows(&format!(
+        let client = node.client(&store.token(&name, &[]));
+        let place = store.rows(&format!(
             "SELECT groupid - 1 FROM users JOIN pg_dist_placement
                ON shardid = get_shard_id_for_distribution_column('plantstore.plants', user_id) WHERE name = '{name}'"
         ));
@@ -48,9 +48,9 @@ fn users_of_workers(site: &Site, node: &Server, workers: usize) -> Vec<Client> {
 fn only_users_of_a_lost_worker_get_503() {
     let cluster = Cluster::start(&[]);
     let [_, lost] = cluster.workers() else { panic!("two workers") };
-    let site = Site::on(&cluster);
-    let node = site.serve(SHORT_TIMEOUT);
-    let clients = users_of_workers(&site, &node, 2);
+    let store = Store::on(&cluster);
+    let node = store.serve(SHORT_TIMEOUT);
+    let clients = users_of_workers(&store, &node, 2);
     for client in &clients {
         client.plant(1, "before");
     }
@@ -70,9 +70,9 @@ fn only_users_of_a_lost_worker_get_503() {
 #[test]
 fn loss_of_a_worker_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
-    let site = Site::on(&cluster);
-    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
-    disturb_under_load(&site, &nodes, 2, |round, history| {
+    let store = Store::on(&cluster);
+    let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
+    disturb_under_load(&store, &nodes, 2, |round, history| {
         let worker = &cluster.workers()[usize::try_from(round).expect("small") % 2];
         worker.kill();
         wait_for("a failure", || (history.summary().rejected > 0).then_some(()));
@@ -86,12 +86,12 @@ fn loss_of_a_worker_under_load_is_linearizable() {
 #[test]
 fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
     let cluster = Cluster::start(&[]);
-    let (site, proxies) = behind_proxies(&cluster);
-    let node = site.serve(QUIET);
-    let ada = &users_of_workers(&site, &node, 2)[0];
+    let (store, proxies) = behind_proxies(&cluster);
+    let node = store.serve(QUIET);
+    let ada = &users_of_workers(&store, &node, 2)[0];
     ada.plant(0, "before");
     let used = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL";
-    wait_for("the stored last use of the token", || (site.rows(used) == [1]).then_some(()));
+    wait_for("the stored last use of the token", || (store.rows(used) == [1]).then_some(()));
     let (worker, proxy) = (&cluster.workers()[0], &proxies[0]);
     let interrupted = |(needle, stage): (&'static [u8], Stage), call: &(dyn Fn() -> Response + Sync)| {
         let cuts = proxy.cuts();
@@ -111,7 +111,7 @@ fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
         let is_created = created.status == 200;
         // While the worker is down, a write that is not in doubt is rejected.
         assert!(is_created || (created.error() == 50300 && step.0 == PREPARE), "{about}: {}", created.text());
-        wait_for("no prepared transactions", || (site.prepared_transactions() == 0).then_some(()));
+        wait_for("no prepared transactions", || (store.prepared_transactions() == 0).then_some(()));
         assert_eq!(ada.ids().contains(&id), is_created, "{about}");
         let again = ada.post(plant(id, "second")).status;
         assert_eq!(again, if is_created { 409 } else { 200 }, "{about}");
@@ -122,9 +122,9 @@ fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
 #[test]
 fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
-    let (site, proxies) = behind_proxies(&cluster);
-    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
-    disturb_under_load(&site, &nodes, 6, |round, history| {
+    let (store, proxies) = behind_proxies(&cluster);
+    let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
+    disturb_under_load(&store, &nodes, 6, |round, history| {
         let round = usize::try_from(round).expect("small");
         let ((needle, stage), number) = (STEPS[round], round % 2);
         let (worker, proxy) = (&cluster.workers()[number], &proxies[number]);
@@ -144,9 +144,9 @@ fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
 #[test]
 fn loss_of_the_coordinator_during_commits_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
-    let (site, proxies) = behind_proxies(&cluster);
-    let nodes = [site.serve(SHORT_TIMEOUT), site.serve(SHORT_TIMEOUT)];
-    let summary = disturb_under_load(&site, &nodes, 4, |round, history| {
+    let (store, proxies) = behind_proxies(&cluster);
+    let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
+    let summary = disturb_under_load(&store, &nodes, 4, |round, history| {
         let round = usize::try_from(round).expect("small");
         let proxy = &proxies[round / 2];
         proxy.freeze_at([PREPARE, COMMIT_PREPARED][round % 2]);

@@ -7,21 +7,21 @@ use std::process::{Command, Output, Stdio};
 use super::{SPAN, TRACE};
 use crate::support::collector::Collector;
 use crate::support::issuer::Authority;
-use crate::support::{Engine, Server, Site, wait_for};
+use crate::support::{Engine, Server, Store, wait_for};
 
 type Options<'a> = &'a [&'a str];
 type Variables<'a> = &'a [(&'a str, &'a str)];
 
 const SERVE: [&str; 4] = ["serve", "--listen", "127.0.0.1:0", "--no-first-token"];
 
-fn command(site: &Site, options: &[&str], variables: &[(&str, &str)]) -> Command {
-    let mut command = site.command_through(&["timeout", "120"], &[&SERVE[..], options].concat());
+fn command(store: &Store, options: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = store.command_through(&["timeout", "120"], &[&SERVE[..], options].concat());
     command.envs(variables.iter().copied()).stdin(Stdio::null());
     command
 }
 
-fn serve(site: &Site, options: &[&str], variables: &[(&str, &str)]) -> Server {
-    let mut command = site.command(&[&SERVE[..], options].concat());
+fn serve(store: &Store, options: &[&str], variables: &[(&str, &str)]) -> Server {
+    let mut command = store.command(&[&SERVE[..], options].concat());
     command.envs(variables.iter().copied());
     Server::start(command)
 }
@@ -39,7 +39,7 @@ fn wait_for_warning(server: &Server) -> String {
 
 #[test]
 fn path_for_traces_is_appended_only_to_the_base_endpoint() {
-    let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
+    let (store, collector) = (Store::new(Engine::Sqlite), Collector::start());
     let url = collector.url();
     let (below, verbatim, missing) =
         (format!("{url}/otlp/"), format!("{url}/spans?tenant=1"), "http://127.0.0.1:1".to_owned());
@@ -60,7 +60,7 @@ fn path_for_traces_is_appended_only_to_the_base_endpoint() {
         ),
     ];
     for (id, options, variables, path) in cases {
-        let server = serve(&site, options, variables);
+        let server = serve(&store, options, variables);
         get(&server, id);
         collector.wait_for_request(id);
         let requests = collector.requests();
@@ -71,7 +71,7 @@ fn path_for_traces_is_appended_only_to_the_base_endpoint() {
 
 #[test]
 fn header_fields_are_decoded_and_sent_but_never_logged() {
-    let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
+    let (store, collector) = (Store::new(Engine::Sqlite), Collector::start());
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url()),
         ("OTEL_EXPORTER_OTLP_HEADERS", "x-general=for-all".to_owned()),
@@ -81,7 +81,7 @@ fn header_fields_are_decoded_and_sent_but_never_logged() {
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf".to_owned()),
     ];
     let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
-    let server = serve(&site, &["--log-level", "debug"], &variables);
+    let server = serve(&store, &["--log-level", "debug"], &variables);
     get(&server, "with-headers");
     collector.wait_for_request("with-headers");
     let requests = collector.requests();
@@ -108,10 +108,10 @@ fn header_fields_are_decoded_and_sent_but_never_logged() {
     for wrong in ["Authorization=Bearer hush,hush", "a=1,=hush"] {
         let headers = ("OTEL_EXPORTER_OTLP_HEADERS", wrong);
         let Output { status, stderr, .. } =
-            command(&site, &["--otlp-endpoint", url], &[headers]).output().expect("the command runs");
+            command(&store, &["--otlp-endpoint", url], &[headers]).output().expect("the command runs");
         let error = String::from_utf8_lossy(&stderr);
         assert_eq!(status.code(), Some(2), "{wrong}: {error}");
-        let warning = wait_for_warning(&serve(&site, &[], &[variables[0], headers]));
+        let warning = wait_for_warning(&serve(&store, &[], &[variables[0], headers]));
         for message in [&*error, warning.as_str()] {
             assert!(message.contains("OTEL_EXPORTER_OTLP_HEADERS: ") && !message.contains("hush"), "{message}");
         }
@@ -120,11 +120,11 @@ fn header_fields_are_decoded_and_sent_but_never_logged() {
 
 #[test]
 fn resource_attributes_describe_the_service() {
-    let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
+    let (store, collector) = (Store::new(Engine::Sqlite), Collector::start());
     let url = collector.url();
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str());
     let export = |id: &str, variables: &[(&str, &str)]| {
-        let server = serve(&site, &[], &[&[endpoint], variables].concat());
+        let server = serve(&store, &[], &[&[endpoint], variables].concat());
         get(&server, id);
         collector.wait_for_request(id);
         collector.resource()
@@ -144,7 +144,7 @@ fn resource_attributes_describe_the_service() {
 
 #[test]
 fn sampler_variable_is_used_unless_the_option_is_given() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let parents = [None, Some("00"), Some("01")];
     let cases: [(Options, Variables, [bool; 3]); 6] = [
         (&[], &[], [true, false, true]),
@@ -162,7 +162,7 @@ fn sampler_variable_is_used_unless_the_option_is_given() {
         let collector = Collector::start();
         let url = collector.url();
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str());
-        let server = serve(&site, options, &[&[endpoint], variables].concat());
+        let server = serve(&store, options, &[&[endpoint], variables].concat());
         for flags in parents {
             let parent = format!("00-{TRACE}-{SPAN}-{}", flags.unwrap_or_default());
             let headers = [("X-Request-Id", flags.unwrap_or("root")), ("traceparent", &*parent)];
@@ -177,7 +177,7 @@ fn sampler_variable_is_used_unless_the_option_is_given() {
 
 #[test]
 fn variables_turn_the_export_off() {
-    let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
+    let (store, collector) = (Store::new(Engine::Sqlite), Collector::start());
     let url = collector.url();
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str());
     let off: [&[(&str, &str)]; 4] = [
@@ -187,7 +187,7 @@ fn variables_turn_the_export_off() {
         &[endpoint, ("OTEL_TRACES_EXPORTER", "none")],
     ];
     for variables in off {
-        let server = serve(&site, &[], variables);
+        let server = serve(&store, &[], variables);
         get(&server, "off");
         assert_eq!(server.stop().code(), Some(0));
     }
@@ -196,14 +196,14 @@ fn variables_turn_the_export_off() {
 
 #[test]
 fn certificate_option_overrides_the_variable() {
-    let (site, authority, stranger) = (Site::new(Engine::Sqlite), Authority::new(), Authority::new());
+    let (store, authority, stranger) = (Store::new(Engine::Sqlite), Authority::new(), Authority::new());
     let collector = Collector::start_with_tls(&authority);
     let (url, right, wrong) = (collector.url(), authority.file(), stranger.file());
     let [right, wrong] = [&right, &wrong].map(|file| file.to_str().unwrap());
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str());
     let cases: [(&str, &[&str], &str); 2] = [("variable", &[], right), ("option", &["--otlp-ca", right], wrong)];
     for (id, options, file) in cases {
-        let server = serve(&site, options, &[endpoint, ("OTEL_EXPORTER_OTLP_CERTIFICATE", file)]);
+        let server = serve(&store, options, &[endpoint, ("OTEL_EXPORTER_OTLP_CERTIFICATE", file)]);
         get(&server, id);
         collector.wait_for_request(id);
     }
@@ -211,7 +211,7 @@ fn certificate_option_overrides_the_variable() {
 
 #[test]
 fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
-    let site = Site::new(Engine::Sqlite);
+    let store = Store::new(Engine::Sqlite);
     let url = "https://127.0.0.1:4318";
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url);
     let cases = [
@@ -229,7 +229,7 @@ fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
     ];
     for (name, value, words) in cases {
         let is_reported = |message: &str| message.contains(&format!("{name}: ")) && message.contains(words);
-        let server = serve(&site, &[], &[endpoint, (name, value)]);
+        let server = serve(&store, &[], &[endpoint, (name, value)]);
         get(&server, "not-exported");
         let warning = wait_for_warning(&server);
         assert!(is_reported(&warning), "{name}: {warning}");
@@ -237,19 +237,19 @@ fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
         if name.ends_with("_ENDPOINT") || name == "OTEL_TRACES_EXPORTER" {
             continue;
         }
-        let output = command(&site, &["--otlp-endpoint", url], &[(name, value)]).output().expect("the command runs");
+        let output = command(&store, &["--otlp-endpoint", url], &[(name, value)]).output().expect("the command runs");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), is_reported(&errors)), (Some(2), true), "{name}: {errors}");
     }
     let ratio = [endpoint, ("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "2")];
-    let warning = wait_for_warning(&serve(&site, &[], &ratio));
+    let warning = wait_for_warning(&serve(&store, &[], &ratio));
     assert!(warning.contains("OTEL_TRACES_SAMPLER_ARG: write a share from 0 (none) to 1 (all)"), "{warning}");
 }
 
 #[test]
 fn variable_that_is_not_utf_8_is_invalid() {
-    let site = Site::new(Engine::Sqlite);
-    let mut command = site.command(&SERVE);
+    let store = Store::new(Engine::Sqlite);
+    let mut command = store.command(&SERVE);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", OsStr::from_bytes(b"api-key=hush\xff"));
     let warning = wait_for_warning(&Server::start(command));
@@ -259,7 +259,7 @@ fn variable_that_is_not_utf_8_is_invalid() {
 
 #[test]
 fn unsupported_variables_log_a_warning() {
-    let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
+    let (store, collector) = (Store::new(Engine::Sqlite), Collector::start());
     let url = collector.url();
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
@@ -267,13 +267,13 @@ fn unsupported_variables_log_a_warning() {
         ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "key.pem"),
         ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:1"),
     ];
-    let server = serve(&site, &[], &variables);
+    let server = serve(&store, &[], &variables);
     let mistyped = "the variable OTEL_EXPORTER_OTLP_HEADER is ignored: there is no such option; did you mean";
     wait_for("the warning", || server.log().contains(mistyped).then_some(()));
     let unsupported = "the variable OTEL_EXPORTER_OTLP_CLIENT_KEY is ignored";
     wait_for("the other warning", || server.log().contains(unsupported).then_some(()));
     assert!(!server.log().contains("OTLP_METRICS_ENDPOINT"), "{}", server.log());
-    let without = serve(&site, &[], &variables[1..]);
+    let without = serve(&store, &[], &variables[1..]);
     get(&without, "without");
     assert!(!without.log().contains("is ignored"), "{}", without.log());
 }
@@ -281,10 +281,10 @@ fn unsupported_variables_log_a_warning() {
 /// A partial success is not sent again.
 #[test]
 fn partial_success_is_counted_and_logged() {
-    let (site, collector) = (Site::new(Engine::Sqlite), Collector::start());
+    let (store, collector) = (Store::new(Engine::Sqlite), Collector::start());
     // `partial_success { rejected_spans: 1, error_message: "too old" }`
     collector.respond_with_body(b"\x0a\x0b\x08\x01\x12\x07too old");
-    let server = serve(&site, &["--otlp-endpoint", &collector.url(), "--metrics-listen", "0"], &[]);
+    let server = serve(&store, &["--otlp-endpoint", &collector.url(), "--metrics-listen", "0"], &[]);
     let metrics = server.metrics();
     get(&server, "partly");
     wait_for("the warning", || {
