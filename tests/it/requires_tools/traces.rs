@@ -2,13 +2,17 @@
 
 mod variables;
 
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+
 use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::collector::Collector;
 use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
-use crate::support::{Engine, JSON, Server, Store, engine_test, wait_for};
+use crate::support::tools::python_tool;
+use crate::support::{Engine, Garden, JSON, Server, Store, engine_test, free_port, wait_for};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
@@ -388,4 +392,49 @@ fn invalid_trace_options_get_a_clear_error() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.contains(words)), (Some(2), true), "{options:?}: {errors}");
     }
+}
+
+/// The collector of the Python package `rotel`.
+struct Rotel {
+    process: Child,
+    url: String,
+}
+
+impl Rotel {
+    /// Starts a collector that sends on to another one what it has received.
+    fn start(target: &Collector) -> Self {
+        const RUN: &str = "import importlib.util, os, sys
+directory = importlib.util.find_spec('rotel').submodule_search_locations[0]
+os.execv(directory + '/rotel-agent', ['rotel', *sys.argv[1:]])";
+        let [http, grpc] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+        let mut command = python_tool("python");
+        command.args(["-c", RUN, "start", "--otlp-http-endpoint", &http, "--otlp-grpc-endpoint", &grpc]);
+        command.args(["--exporter", "otlp", "--otlp-exporter-protocol", "http", "--batch-timeout", "100ms"]);
+        command.args(["--otlp-exporter-endpoint", &target.url()]);
+        let process = command.stdout(Stdio::null()).spawn().unwrap();
+        wait_for("the collector", || TcpStream::connect(&http).ok());
+        Self { process, url: format!("http://{http}") }
+    }
+}
+
+impl Drop for Rotel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn another_collector_accepts_the_spans_and_sends_them_on_unchanged() {
+    let collector = Collector::start();
+    let rotel = Rotel::start(&collector);
+    let Garden { ada, .. } = &Garden::new(Engine::Sqlite, &["--otlp-endpoint", &rotel.url]);
+    let parent = format!("00-{TRACE}-{SPAN}-01");
+    let headers = [("X-Request-Id", "forwarded"), ("traceparent", &parent)];
+    assert_eq!(ada.call("GET", "/plants", &headers, None).status, 200);
+    let (span, children) = collector.wait_for_request("forwarded");
+    assert_eq!((span.text("traceId"), span.text("parentSpanId"), span.text("name")), (TRACE, SPAN, "GET /plants"));
+    assert_eq!(span.attributes().get("http.response.status_code").map(String::as_str), Some("200"));
+    assert!(children.iter().any(|child| child.text("name") == "authenticate"), "{children:?}");
+    assert_eq!(collector.resource().get("service.name").map(String::as_str), Some("plantstore"));
 }
