@@ -14,7 +14,6 @@ mod man;
 mod migrate;
 mod openapi;
 pub(crate) mod parse_error;
-mod probe;
 mod progress;
 mod proxies;
 mod restore;
@@ -65,8 +64,8 @@ enum Command {
     Backup(backup::Options),
     Restore(restore::Options),
     Copy(copy::Options),
-    Check(check::Options),
-    Probe(probe::Options),
+    Check(check::CheckOptions),
+    Probe(check::ProbeOptions),
     Completions(completions::Options),
     Man(man::Options),
 }

@@ -1,26 +1,27 @@
-//! `plantstore check`: checks that a live server meets the API contract, as a smoke test after a deployment.
+//! `plantstore check` and `plantstore probe`: ask a live server, as a smoke test after a deployment and as a readiness probe.
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use serde::Serialize;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::environment::TOKEN_VARIABLE;
 use super::exit::UsageError;
 use super::format::strip_os_error_codes;
 use super::proxies::proxies;
-use super::runtime::block_on;
+use super::runtime::{block_on, current_thread_runtime};
+use super::signals::on_end_signal;
 use super::stdio::{is_dash, print, print_json, print_warning};
 use super::style::{Style, Styler};
 use super::value_parser::duration;
-use plantstore_check::{self, Finding, Level, ServerUrl, Verdict};
-use plantstore_client::Proxies;
+use plantstore_check::{self, Finding, Level, Verdict, server_url};
+use plantstore_client::{HttpUrl, Proxies};
 use plantstore_model::text::Escaped;
 use plantstore_model::token::TOKEN_PREFIX;
 
@@ -39,7 +40,7 @@ const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
 #[command(after_help = "Examples:
   plantstore check http://127.0.0.1:8080 --token-file plantstore.db.first-token
   plantstore check https://plants.example --ca authorities.pem --json")]
-pub(super) struct Options {
+pub(super) struct CheckOptions {
     /// The server: http://HOST:PORT or https://HOST:PORT
     #[arg(value_name = "URL")]
     url: String,
@@ -47,8 +48,13 @@ pub(super) struct Options {
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The checks to run: `interface` for the published API, `full` also for behaviour that only this project specifies
-    #[arg(long, value_name = "LEVEL", default_value = "full")]
-    level: LevelOption,
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        default_value = "full",
+        value_parser = PossibleValuesParser::new(["interface", "full"]).map(|name| level(&name))
+    )]
+    level: Level,
     /// A file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -63,13 +69,11 @@ pub(super) struct Options {
     more: Vec<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum LevelOption {
-    Interface,
-    Full,
+fn level(name: &str) -> Level {
+    if name == "interface" { Level::Interface } else { Level::Full }
 }
 
-impl Options {
+impl CheckOptions {
     pub(super) fn run(self) -> anyhow::Result<()> {
         if self.more.iter().chain([&self.url]).any(|word| word.starts_with(TOKEN_PREFIX)) {
             return Err(UsageError(TOKEN_ARGUMENT_MESSAGE.to_owned()).into());
@@ -77,26 +81,37 @@ impl Options {
         if let Some(word) = self.more.first() {
             return Err(UsageError(format!("one server at a time: leave out `{word}`")).into());
         }
-        let url: ServerUrl = self.url.parse().map_err(|error| UsageError(format!("{error}")))?;
+        let url = server_url(&self.url).map_err(|error| UsageError(error.to_string()))?;
         let token = self.token()?;
+        let origin = url.origin();
         if url.is_exposed() {
-            print_warning(&format!("without https:// the token can be read on the way to {url}"));
+            print_warning(&format!("without https:// the token can be read on the way to {origin}"));
         }
-        let (shown_url, level) = (url.to_string(), self.level.into());
-        let proxies = if url.is_loopback() { Proxies::default() } else { proxies()? };
-        let (authorities, timeout) = (self.ca, self.timeout);
-        let options = plantstore_check::Options { url, token, authorities, proxies, timeout, level };
-        let findings = block_on(async { Ok(plantstore_check::run(options, interruptions()?).await?) })?;
+        let options = plantstore_check::Options {
+            token,
+            authorities: self.ca,
+            proxies: proxies_to(&url)?,
+            timeout: self.timeout,
+            level: self.level,
+            url,
+        };
+        let (sender, interruptions) = unbounded_channel();
+        on_end_signal(move |_| {
+            let _ = writeln!(io::stderr(), "interrupted: deleting the created plants; a second signal stops at once");
+            let _ = sender.send(());
+        })?;
+        let findings = block_on(async { Ok(plantstore_check::run(options, interruptions).await?) })?;
+        let keeps_the_contract = findings.iter().all(|finding| is_kept(&finding.verdict));
         if self.json {
-            print_findings(&shown_url, level, &findings)?;
+            print_json(&Report { url: &origin, level: self.level, keeps_the_contract, checks: &findings })?;
         } else {
             print_table(&findings)?;
         }
-        let summary = Summary::of(&findings);
-        if !summary.keeps() {
-            bail!("{shown_url} does not keep the contract: {summary}");
+        let summary = summarize(&findings);
+        if !keeps_the_contract {
+            bail!("{origin} does not keep the contract: {summary}");
         }
-        if self.json { Ok(()) } else { print(|output| writeln!(output, "\n{shown_url} keeps the contract: {summary}")) }
+        if self.json { Ok(()) } else { print(|output| writeln!(output, "\n{origin} keeps the contract: {summary}")) }
     }
 
     fn token(&self) -> anyhow::Result<String> {
@@ -119,7 +134,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn read_token(file: &std::path::Path) -> anyhow::Result<String> {
+fn read_token(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let read = if is_dash(file) {
         io::stdin().lock().take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text)
@@ -130,92 +145,65 @@ fn read_token(file: &std::path::Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-impl From<LevelOption> for Level {
-    fn from(option: LevelOption) -> Self {
-        match option {
-            LevelOption::Interface => Self::Interface,
-            LevelOption::Full => Self::Full,
-        }
-    }
+/// Returns the proxies for requests to a server.
+fn proxies_to(url: &HttpUrl) -> Result<Proxies, UsageError> {
+    if url.is_loopback() { Ok(Proxies::default()) } else { proxies() }
 }
 
-/// Returns a channel that receives a message for each SIGINT and SIGTERM.
-fn interruptions() -> anyhow::Result<UnboundedReceiver<()>> {
-    let listen = |kind| signal(kind).context("cannot listen for signals");
-    let mut signals: [Signal; 2] = [listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?];
-    let (sender, receiver) = unbounded_channel();
-    tokio::spawn(async move {
-        let [interrupt, terminate] = &mut signals;
-        loop {
-            tokio::select! { _ = interrupt.recv() => {} _ = terminate.recv() => {} }
-            let _ = writeln!(io::stderr(), "interrupted: deleting the created plants; a second signal stops at once");
-            if sender.send(()).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receiver)
+/// The result as `--json` prints it.
+#[derive(Serialize)]
+struct Report<'a> {
+    url: &'a str,
+    level: Level,
+    keeps_the_contract: bool,
+    checks: &'a [Finding],
 }
 
-/// Number of checks per verdict.
-#[derive(Clone, Copy, Default)]
-struct Summary {
-    hold: usize,
-    fail: usize,
-    not_applicable: usize,
-    untried: usize,
+/// Returns true if the verdict is no violation. A check that could not be tried counts as one.
+fn is_kept(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Holds | Verdict::NotApplicable(_))
 }
 
-impl Summary {
-    fn of(findings: &[Finding]) -> Self {
-        let mut summary = Self::default();
-        for finding in findings {
-            match finding.verdict {
-                Verdict::Holds => summary.hold += 1,
-                Verdict::Fails(_) => summary.fail += 1,
-                Verdict::NotApplicable(_) => summary.not_applicable += 1,
-                Verdict::Untried(_) => summary.untried += 1,
-            }
-        }
-        summary
-    }
-
-    /// Returns true if the contract is kept. A check that could not be tried counts as not kept.
-    fn keeps(self) -> bool {
-        self.fail == 0 && self.untried == 0
-    }
+fn summarize(findings: &[Finding]) -> String {
+    let count = |is: fn(&Verdict) -> bool| findings.iter().filter(|finding| is(&finding.verdict)).count();
+    format!(
+        "{} hold, {} fail, {} not applicable, {} untried",
+        count(|verdict| matches!(verdict, Verdict::Holds)),
+        count(|verdict| matches!(verdict, Verdict::Fails(_))),
+        count(|verdict| matches!(verdict, Verdict::NotApplicable(_))),
+        count(|verdict| matches!(verdict, Verdict::Untried(_)))
+    )
 }
 
-impl std::fmt::Display for Summary {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { hold, fail, not_applicable, untried } = self;
-        write!(formatter, "{hold} hold, {fail} fail, {not_applicable} not applicable, {untried} untried")
-    }
-}
-
-/// Returns the verdict's name, its details, and its style on a terminal.
-fn describe(verdict: &Verdict) -> (&'static str, Option<&str>, Style) {
+fn word(verdict: &Verdict) -> &'static str {
     match verdict {
-        Verdict::Holds => ("holds", None, Style::Success),
-        Verdict::Fails(why) => ("fails", Some(why), Style::Error),
-        Verdict::NotApplicable(why) => ("not applicable", Some(why), Style::Faint),
-        Verdict::Untried(why) => ("untried", Some(why), Style::Warning),
+        Verdict::Holds => "holds",
+        Verdict::Fails(_) => "fails",
+        Verdict::NotApplicable(_) => "not applicable",
+        Verdict::Untried(_) => "untried",
+    }
+}
+
+fn style(verdict: &Verdict) -> Style {
+    match verdict {
+        Verdict::Holds => Style::Success,
+        Verdict::Fails(_) => Style::Error,
+        Verdict::NotApplicable(_) => Style::Faint,
+        Verdict::Untried(_) => Style::Warning,
     }
 }
 
 /// Prints a line for each check, and its details below it.
 fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
     let styler = Styler::new(&io::stdout());
-    let width = |texts: &mut dyn Iterator<Item = &str>| texts.map(str::len).max().unwrap_or_default();
-    let verdicts = width(&mut findings.iter().map(|finding| describe(&finding.verdict).0)).max("VERDICT".len());
-    let ids = width(&mut findings.iter().map(|finding| finding.id));
+    let verdicts = findings.iter().map(|finding| word(&finding.verdict).len()).fold("VERDICT".len(), usize::max);
+    let ids = findings.iter().map(|finding| finding.id.len()).max().unwrap_or_default();
     print(|output| {
         writeln!(output, "{:verdicts$}  {:ids$}  WHAT MUST HOLD", "VERDICT", "CHECK")?;
-        for finding in findings {
-            let (word, detail, style) = describe(&finding.verdict);
-            let word = styler.apply(style, &format!("{word:verdicts$}"));
-            writeln!(output, "{word}  {:ids$}  {}", finding.id, finding.description)?;
-            if let Some(detail) = detail {
+        for Finding { id, description, verdict, .. } in findings {
+            let word = styler.apply(style(verdict), &format!("{:verdicts$}", word(verdict)));
+            writeln!(output, "{word}  {id:ids$}  {description}")?;
+            if let Some(detail) = verdict.detail() {
                 let detail = strip_os_error_codes(detail);
                 writeln!(output, "{:verdicts$}  {:ids$}  {}", "", "", Escaped(&detail))?;
             }
@@ -224,44 +212,29 @@ fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
     })
 }
 
-/// The findings as `--json` prints them.
-#[derive(Serialize)]
-struct JsonFindings<'a> {
-    url: &'a str,
-    level: &'static str,
-    keeps_the_contract: bool,
-    checks: Vec<JsonFinding<'a>>,
+/// Check that a server is ready for requests
+#[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore probe
+  plantstore probe https://plants.example --ca authorities.pem --timeout 1s")]
+pub(super) struct ProbeOptions {
+    /// The server: http://HOST:PORT or https://HOST:PORT
+    #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// A file of certificate authorities to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Time limit for the response
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = duration)]
+    timeout: Duration,
 }
 
-#[derive(Serialize)]
-struct JsonFinding<'a> {
-    check: &'a str,
-    about: &'a str,
-    level: &'static str,
-    what_must_hold: &'a str,
-    verdict: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<&'a str>,
-}
-
-fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Interface => "interface",
-        Level::Full => "full",
+impl ProbeOptions {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let url = server_url(&self.url).map_err(|error| UsageError(error.to_string()))?;
+        let proxies = proxies_to(&url)?;
+        let ready = plantstore_check::ready(url, self.ca, proxies, self.timeout);
+        current_thread_runtime()?.block_on(ready).map_err(|reason| anyhow!(reason))?;
+        print(|output| writeln!(output, "ready"))
     }
-}
-
-fn print_findings(url: &str, level: Level, findings: &[Finding]) -> anyhow::Result<()> {
-    fn shown(finding: &Finding) -> JsonFinding<'_> {
-        let Finding { id, description, group, level, verdict } = finding;
-        let (verdict, detail, _) = describe(verdict);
-        JsonFinding { check: id, about: group, level: level_name(*level), what_must_hold: description, verdict, detail }
-    }
-    let findings = JsonFindings {
-        url,
-        level: level_name(level),
-        keeps_the_contract: Summary::of(findings).keeps(),
-        checks: findings.iter().map(shown).collect(),
-    };
-    print_json(&findings)
 }

@@ -76,7 +76,7 @@ pub(super) fn first_end_signal(advice: &'static str) -> anyhow::Result<impl Futu
 
 /// Calls `handle` for every signal, on a thread of its own, because commands block theirs. A signal that was ignored when the
 /// process started (by `nohup`, or in the background of a script) stays ignored.
-fn on_end_signal(mut handle: impl FnMut(EndSignal) + Send + 'static) -> anyhow::Result<()> {
+pub(super) fn on_end_signal(mut handle: impl FnMut(EndSignal) + Send + 'static) -> anyhow::Result<()> {
     let runtime = current_thread_runtime()?;
     let mut streams = {
         let _entered = runtime.enter();

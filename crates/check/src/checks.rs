@@ -2,32 +2,28 @@
 
 mod access;
 mod account;
-mod all_responses;
 mod create;
-mod delete;
 mod list;
-mod page;
+mod one_plant;
 mod protocol;
-mod read;
 mod reject;
 mod retry;
 
-use crate::check::Check;
+use crate::run::Check;
 
 /// The groups in the order in which they run: later checks rely on the results of earlier ones.
 pub(crate) const GROUPS: &[(&str, &[Check])] = &[
     ("create", create::CHECKS),
-    ("delete", delete::CHECKS),
+    ("delete", one_plant::DELETE),
     ("reject", reject::CHECKS),
-    ("list", list::CHECKS),
-    ("page", page::CHECKS),
+    ("list", list::LIST),
+    ("page", list::PAGE),
     ("access", access::CHECKS),
-    ("read", read::CHECKS),
+    ("read", one_plant::READ),
     ("account", account::CHECKS),
     ("retry", retry::CHECKS),
     ("protocol", protocol::CHECKS),
-    // These verify the responses to all earlier requests.
-    ("always", all_responses::CHECKS),
+    ("always", protocol::ALL_RESPONSES),
 ];
 
 #[cfg(test)]

@@ -1,5 +1,36 @@
 //! Tracks the plants that a run creates and has to delete, and generates ids and names that no other client uses.
 
+use serde_json::json;
+
+use crate::response::ListedPlant;
+
+/// A plant for a check to create, with an id and a name that no other client uses.
+#[derive(Clone, Debug)]
+pub(crate) struct TestPlant {
+    pub(crate) id: i64,
+    pub(crate) name: String,
+    pub(crate) tag: Option<String>,
+}
+
+impl TestPlant {
+    pub(crate) fn with_tag(self, tag: &str) -> Self {
+        Self { tag: Some(tag.to_owned()), ..self }
+    }
+
+    /// Returns the body of its create.
+    pub(crate) fn json(&self) -> String {
+        match &self.tag {
+            Some(tag) => json!({ "id": self.id, "name": self.name, "tag": tag }).to_string(),
+            None => json!({ "id": self.id, "name": self.name }).to_string(),
+        }
+    }
+
+    /// Checks that a response shows this plant, with its id if it shows ids.
+    pub(crate) fn is_shown_as(&self, shown: &ListedPlant) -> bool {
+        shown.id.is_none_or(|id| id == self.id) && shown.name == self.name && shown.tag == self.tag
+    }
+}
+
 /// A plant that this run may have created on the server.
 #[derive(Clone, Debug)]
 struct TrackedPlant {
@@ -40,6 +71,11 @@ impl CleanupTracker {
         format!("{} {word}", self.marker)
     }
 
+    /// Returns a plant without a tag.
+    pub(crate) fn new_plant(&mut self, word: &str) -> TestPlant {
+        TestPlant { id: self.new_id(), name: self.name(word), tag: None }
+    }
+
     pub(crate) fn marker(&self) -> &str {
         &self.marker
     }
@@ -59,16 +95,14 @@ impl CleanupTracker {
             200..300 => {
                 self.created.iter_mut().filter(|created| created.id == id).for_each(|created| created.confirmed = true);
             }
-            400..500 => self.forget_pending(id),
+            // The plant exists only if an earlier create was confirmed.
+            400..500 => {
+                if let Some(at) = self.created.iter().position(|created| created.id == id && !created.confirmed) {
+                    self.created.remove(at);
+                }
+            }
             // The outcome is unknown.
             _ => {}
-        }
-    }
-
-    /// Forgets one rejected create. The plant exists only if an earlier create was confirmed.
-    fn forget_pending(&mut self, id: i64) {
-        if let Some(at) = self.created.iter().position(|created| created.id == id && !created.confirmed) {
-            self.created.remove(at);
         }
     }
 

@@ -5,18 +5,12 @@
 //! is a function that sends requests through the [`Run`] and returns an outcome. The run tracks every plant before its create
 //! is sent, so that it is deleted again however a check ends.
 
-mod check;
 mod checks;
 mod cleanup_tracker;
 mod client;
-mod error;
-mod finding;
-mod observations;
-mod options;
-mod request;
 mod response;
 mod run;
-mod url;
+mod verdict;
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -24,22 +18,29 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::LocalBoxFuture;
-use plantstore_client::Proxies;
+use plantstore_client::{HttpUrl, Proxies};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use self::check::Check;
 use self::checks::GROUPS;
-use self::client::Client;
-use self::error::{CheckError, CheckResult};
-use self::request::Request;
+use self::client::{Client, Request};
 use self::response::excerpt;
 use self::run::Run;
+use self::verdict::CheckResult;
 
-pub use self::client::RequestError;
-pub use self::finding::{Finding, Verdict};
-pub use self::options::{Level, Options};
+pub use self::client::{RequestError, ServerUrlError, server_url};
 pub use self::run::RunError;
-pub use self::url::{ServerUrl, ServerUrlError};
+pub use self::verdict::{Finding, Level, Verdict};
+
+pub struct Options {
+    pub url: HttpUrl,
+    pub token: String,
+    /// A file of authorities to trust instead of the system's.
+    pub authorities: Option<PathBuf>,
+    pub proxies: Proxies,
+    /// Timeout of one request.
+    pub timeout: Duration,
+    pub level: Level,
+}
 
 /// Timeout of all checks together.
 const CHECKS_TIMEOUT: Duration = Duration::from_secs(300);
@@ -56,28 +57,26 @@ pub fn run(
 }
 
 async fn run_checks(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
-    let level = options.level;
-    let mut run = Run::start(options, CHECKS_TIMEOUT).await?;
+    let Options { url, token, authorities, proxies, timeout, level } = options;
+    let client = Client::new(url, authorities.as_deref(), proxies, timeout)?;
+    let mut run = Run::start(client, token, CHECKS_TIMEOUT).await?;
     let mut findings = Vec::new();
     let checks = GROUPS.iter().flat_map(|(group, checks)| checks.iter().map(move |check| (*group, check)));
     let mut interrupted = false;
     for (group, check) in checks.filter(|(_, check)| check.level <= level) {
-        let verdict = if interrupted {
-            Verdict::Untried("interrupted".to_owned())
-        } else {
-            tokio::select! {
-                outcome = catch_panics(check, &mut run) => outcome.into(),
-                Some(()) = interruptions.recv() => {
-                    interrupted = true;
-                    Verdict::Untried("interrupted".to_owned())
-                }
+        let verdict = tokio::select! {
+            result = catch_panics((check.run)(&mut run)), if !interrupted => Verdict::of(result),
+            Some(()) = interruptions.recv(), if !interrupted => {
+                interrupted = true;
+                Verdict::untried("interrupted")
             }
+            else => Verdict::untried("interrupted"),
         };
         findings.push(Finding { id: check.id, description: check.description, group, level: check.level, verdict });
     }
     run.extend_deadline(CLEANUP_TIMEOUT);
     let verdict = tokio::select! {
-        outcome = run.clean_up() => outcome.into(),
+        result = run.clean_up() => Verdict::of(result),
         Some(()) = interruptions.recv() => Verdict::Fails(format!("interrupted: {}", run.remains())),
     };
     let description = "all created plants are deleted again";
@@ -86,14 +85,14 @@ async fn run_checks(options: Options, mut interruptions: UnboundedReceiver<()>) 
 }
 
 /// Runs a check. A panic in it must neither end the other checks nor leave plants behind.
-async fn catch_panics(check: &Check, run: &mut Run) -> CheckResult {
-    let caught = AssertUnwindSafe((check.run)(run)).catch_unwind().await;
-    caught.unwrap_or_else(|_| Err(CheckError::Untried("the check panicked, which is a bug of this program".to_owned())))
+async fn catch_panics(check: impl Future<Output = CheckResult>) -> CheckResult {
+    let caught = AssertUnwindSafe(check).catch_unwind().await;
+    caught.unwrap_or_else(|_| Err(Verdict::untried("the check panicked, which is a bug of this program")))
 }
 
 /// Asks a server whether it is ready for requests.
 pub async fn ready(
-    url: ServerUrl,
+    url: HttpUrl,
     authorities: Option<PathBuf>,
     proxies: Proxies,
     timeout: Duration,
@@ -112,8 +111,6 @@ mod tests {
 
     #[tokio::test]
     async fn check_that_panics_is_untried() {
-        let check = Check::new(Level::Full, "x", "x", |_| Box::pin(async { panic!("on purpose") }));
-        let mut run = Run::offline();
-        assert!(matches!(catch_panics(&check, &mut run).await, Err(CheckError::Untried(_))));
+        assert!(matches!(catch_panics(async { panic!("on purpose") }).await, Err(Verdict::Untried(_))));
     }
 }

@@ -1,9 +1,16 @@
 //! Responses of the server, and expectations: an `expect` either holds or reports what was expected and what was received.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
-use crate::error::{CheckError, CheckResult};
+use crate::verdict::{CheckResult, Verdict};
 
+/// Every error code of the contract.
+const ERROR_CODES: &[i64] = &[
+    40000, 40001, 40002, 40003, 40004, 40005, 40006, 40007, 40008, 40100, 40101, 40300, 40400, 40401, 40402, 40403,
+    40500, 40800, 40900, 40901, 40902, 40903, 41300, 41500, 42200, 42900, 43100, 50000, 50300, 50301, 50700,
+];
 /// Characters of a text from the server that a message shows.
 const SHOWN_CHARS: usize = 200;
 
@@ -34,10 +41,10 @@ impl Response {
     }
 
     /// Returns the error that something else was expected.
-    pub(crate) fn failure(&self, expected: impl std::fmt::Display) -> CheckError {
+    pub(crate) fn failure(&self, expected: impl std::fmt::Display) -> Verdict {
         let body = String::from_utf8_lossy(&self.body);
         let got = if body.is_empty() { String::new() } else { format!(" with {}", excerpt(&body)) };
-        CheckError::Failed(format!("{}: expected {expected}, got {}{got}", excerpt(&self.request), self.status))
+        Verdict::Fails(format!("{}: expected {expected}, got {}{got}", excerpt(&self.request), self.status))
     }
 
     pub(crate) fn expect(&self, holds: bool, expected: impl std::fmt::Display) -> CheckResult {
@@ -100,9 +107,46 @@ impl ListedPlant {
     }
 }
 
-/// Returns true for a plant as the interface defines it: `tag` is a string or absent.
-pub(crate) fn is_plant(json: &Value) -> bool {
-    json["name"].is_string() && json.get("tag").is_none_or(Value::is_string)
+/// The first violation of each rule that is about all responses, by the id of its check.
+#[derive(Default)]
+pub(crate) struct Observations(BTreeMap<&'static str, Verdict>);
+
+impl Observations {
+    pub(crate) fn result(&self, id: &str) -> CheckResult {
+        self.0.get(id).map_or(Ok(()), |violation| Err(violation.clone()))
+    }
+
+    pub(crate) fn observe(&mut self, method: &str, response: &Response) {
+        self.record("no-server-error", response.expect(response.status < 500, "no server error"));
+        let has_request_id = response.header("x-request-id").is_some();
+        self.record("request-id-always", response.expect(has_request_id, "an X-Request-Id"));
+        self.record("nosniff-always", response.expect_header("x-content-type-options", "nosniff"));
+        if method != "HEAD" && response.status >= 400 {
+            self.observe_error(response);
+        }
+    }
+
+    fn observe_error(&mut self, response: &Response) {
+        let json = response.json().unwrap_or_default();
+        let code = json["error"].as_i64();
+        let message = json["message"].as_str();
+        let is_int32 = code.is_some_and(|code| i32::try_from(code).is_ok());
+        let is_shaped = is_int32 && message.is_some() && response.is_json_type();
+        let shape = "an error as application/json: an int32 `error` and a string `message`";
+        self.record("error-shape", response.expect(is_shaped, shape));
+        let is_known = |code: i64| ERROR_CODES.contains(&code) && code / 100 == i64::from(response.status);
+        let documented = "a documented error code that starts with the status";
+        self.record("error-codes", response.expect(code.is_none_or(is_known), documented));
+        let is_complete = json.as_object().is_some_and(|members| members.len() == 2) && message != Some("");
+        let members = "exactly `error` and a `message` that is not empty";
+        self.record("error-members", response.expect(!is_shaped || is_complete, members));
+    }
+
+    fn record(&mut self, id: &'static str, result: CheckResult) {
+        if let Err(violation) = result {
+            self.0.entry(id).or_insert(violation);
+        }
+    }
 }
 
 /// Shortens a text from the server for a message, and replaces control characters.

@@ -1,16 +1,15 @@
 //! One check run: sends every request, so that all responses are observed and all created plants are tracked.
 
+use std::slice;
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use plantstore_client::trust::TrustError;
 
-use crate::cleanup_tracker::CleanupTracker;
-use crate::client::{Client, RequestError};
-use crate::error::{CheckError, CheckResult};
-use crate::observations::Observations;
-use crate::options::Options;
-use crate::request::{Request, plant_json};
-use crate::response::{ListedPlant, Response, excerpt};
+use crate::cleanup_tracker::{CleanupTracker, TestPlant};
+use crate::client::{Client, Request, RequestError};
+use crate::response::{ListedPlant, Observations, Response, excerpt};
+use crate::verdict::{CheckResult, Level, Verdict};
 
 /// Requests that may time out before no more are sent.
 const TIMEOUTS_MAX: usize = 2;
@@ -23,6 +22,27 @@ const PENDING_WAIT: Duration = Duration::from_secs(5);
 const FIRST_PLANTS: usize = 1_000;
 /// Number of fixture plants.
 const FIXTURE_PLANTS: usize = 5;
+
+/// One rule of the contract, and the function that verifies it.
+pub(crate) struct Check {
+    pub(crate) id: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) level: Level,
+    pub(crate) run: for<'a> fn(&'a mut Run) -> BoxFuture<'a, CheckResult>,
+}
+
+/// Defines a check whose function is an `async fn(&mut Run) -> CheckResult`.
+macro_rules! check {
+    ($level:ident, $id:literal, $description:literal, $run:expr) => {
+        crate::run::Check {
+            id: $id,
+            description: $description,
+            level: crate::verdict::Level::$level,
+            run: |run| Box::pin($run(run)),
+        }
+    };
+}
+pub(crate) use check;
 
 /// The scopes of the token.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,18 +63,16 @@ pub(crate) struct Facts {
     pub(crate) ids_shown: bool,
 }
 
-/// A plant that exists during the whole run, for the checks of lists.
-#[derive(Clone, Debug)]
-pub(crate) struct FixturePlant {
-    pub(crate) id: i64,
-    pub(crate) name: String,
-    pub(crate) tag: Option<String>,
-}
-
 /// The part of a list that was read.
 pub(crate) struct Listing {
     pub(crate) response: Response,
     pub(crate) plants: Vec<ListedPlant>,
+}
+
+impl Listing {
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.plants.iter().any(|plant| plant.name == name)
+    }
 }
 
 pub(crate) struct Run {
@@ -66,7 +84,8 @@ pub(crate) struct Run {
     pub(crate) reads_all: bool,
     /// The last list was too large.
     too_large: bool,
-    fixtures: Vec<FixturePlant>,
+    /// Plants that exist during the whole run, for the checks of lists.
+    fixtures: Vec<TestPlant>,
     pub(crate) observations: Observations,
     /// The reason why no more plants are created: one cannot be deleted, or would replace another.
     pub(crate) creating_stopped: Option<&'static str>,
@@ -90,25 +109,11 @@ pub enum RunError {
 
 impl Run {
     /// Connects to the server and determines the token's scopes, without creating a plant.
-    pub(crate) async fn start(options: Options, time: Duration) -> Result<Self, RunError> {
-        let Options { url, token, authorities, proxies, timeout, .. } = options;
-        let client = Client::new(url, authorities.as_deref(), proxies, timeout)?;
-        let mut run = Self::new(client, token, time).ok_or(RunError::NoRandomSource)?;
-        let first = run.with_token(Request::new("GET", "/plants?limit=0"));
-        let first = run.client.send(&first).await.map_err(RunError::NoServer)?;
-        if first.status == 401 {
-            let body = run.redact_token(first).body;
-            return Err(RunError::TokenRejected(excerpt(&String::from_utf8_lossy(&body))));
-        }
-        run.scopes = run.probe_scopes(first.status).await;
-        Ok(run)
-    }
-
-    fn new(client: Client, token: String, time: Duration) -> Option<Self> {
-        Some(Self {
+    pub(crate) async fn start(client: Client, token: String, time: Duration) -> Result<Self, RunError> {
+        let mut run = Self {
             client,
             token,
-            tracker: CleanupTracker::new()?,
+            tracker: CleanupTracker::new().ok_or(RunError::NoRandomSource)?,
             scopes: GrantedScopes::default(),
             reads_all: true,
             too_large: false,
@@ -118,34 +123,31 @@ impl Run {
             facts: Facts::default(),
             timeouts: 0,
             deadline: Instant::now() + time,
-        })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn offline() -> Self {
-        use plantstore_client::Proxies;
-
-        let url = "http://127.0.0.1:1".parse().expect("an address");
-        let client = Client::new(url, None, Proxies::default(), Duration::from_secs(1)).expect("a client");
-        Self::new(client, String::new(), Duration::from_secs(1)).expect("a random source")
-    }
-
-    /// Sends an invalid plant and an invalid id, which the server rejects with 403 if the scope is missing, because it checks
-    /// the scope first.
-    async fn probe_scopes(&mut self, list_status: u16) -> GrantedScopes {
-        let create = self.with_token(Request::create("{}"));
-        let delete = self.with_token(Request::new("DELETE", "/plants/none"));
-        let mut allows = [true; 2];
-        for (allows, request) in allows.iter_mut().zip([create, delete]) {
-            // Without a response the scope is unknown; the checks will show it.
-            *allows = self.client.send(&request).await.map_or(true, |response| response.status != 403);
+        };
+        let first = run.with_token(Request::new("GET", "/plants?limit=0"));
+        let first = run.client.send(&first).await.map_err(RunError::NoServer)?;
+        if first.status == 401 {
+            let body = run.redact_token(first).body;
+            return Err(RunError::TokenRejected(excerpt(&String::from_utf8_lossy(&body))));
         }
-        GrantedScopes { read: list_status != 403, write: allows[0], delete: allows[1] }
+        run.scopes = GrantedScopes {
+            read: first.status != 403,
+            write: run.is_allowed(Request::create("{}")).await,
+            delete: run.is_allowed(Request::new("DELETE", "/plants/none")).await,
+        };
+        Ok(run)
+    }
+
+    /// Sends a request that is invalid. The server rejects it with 403 if the scope is missing, because it checks the scope
+    /// first. Without a response the scope is unknown; the checks will show it.
+    async fn is_allowed(&self, invalid: Request) -> bool {
+        !self.client.send(&self.with_token(invalid)).await.is_ok_and(|response| response.status == 403)
     }
 
     /// Grants more time, and forgets the timeouts so far.
     pub(crate) fn extend_deadline(&mut self, time: Duration) {
-        (self.timeouts, self.deadline) = (0, Instant::now() + time);
+        self.timeouts = 0;
+        self.deadline = Instant::now() + time;
     }
 
     pub(crate) fn with_token(&self, request: Request) -> Request {
@@ -166,35 +168,28 @@ impl Run {
     /// Sends a request without adding the token, and again after a 429.
     pub(crate) async fn send_as_is(&mut self, request: &Request) -> CheckResult<Response> {
         for _ in 0..ATTEMPTS_MAX {
-            let responses = self.send_all(std::slice::from_ref(request)).await?;
-            let no_response = |_| CheckError::Untried("no response".to_owned());
-            let [response] = <[Response; 1]>::try_from(responses).map_err(no_response)?;
-            let pause = response.header("retry-after").and_then(|seconds| seconds.parse().ok());
-            match pause {
+            let response = self.send_all(slice::from_ref(request)).await?.swap_remove(0);
+            match response.header("retry-after").and_then(|seconds| seconds.parse().ok()) {
                 Some(seconds @ 0..=RETRY_AFTER_MAX) if response.status == 429 => {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
                 }
                 _ => return Ok(response),
             }
         }
-        Err(CheckError::Untried("the rate limit of this user is too low for a check (429)".to_owned()))
+        Err(Verdict::untried("the rate limit of this user is too low for a check (429)"))
     }
 
-    /// Sends several requests on one connection.
+    /// Sends several requests on one connection. Returns as many responses.
     pub(crate) async fn send_all(&mut self, requests: &[Request]) -> CheckResult<Vec<Response>> {
         if self.timeouts >= TIMEOUTS_MAX || Instant::now() > self.deadline {
-            return Err(CheckError::Untried("the server is too slow: no more requests are sent".to_owned()));
+            return Err(Verdict::untried("the server is too slow: no more requests are sent"));
         }
-        let sent = match requests {
-            [request] => self.client.send(request).await.map(|response| vec![response]),
-            several => self.client.send_all(several).await,
-        };
-        let responses = sent.map_err(|error| {
+        let responses = self.client.send_all(requests).await.map_err(|error| {
             self.timeouts += usize::from(matches!(error, RequestError::Timeout(_)));
             self.too_large |= matches!(error, RequestError::TooLarge);
             let first = requests.first().map(|request| format!("{} {}", request.method, request.path));
             let first = excerpt(&first.unwrap_or_default());
-            CheckError::Failed(format!("{first}: expected a response: {error}"))
+            Verdict::Fails(format!("{first}: expected a response: {error}"))
         })?;
         let responses: Vec<Response> = responses.into_iter().map(|response| self.redact_token(response)).collect();
         for (request, response) in requests.iter().zip(&responses) {
@@ -248,13 +243,21 @@ impl Run {
         match self.creating_stopped {
             _ if !self.scopes.write => Err(lacks("plants:write")),
             _ if !self.scopes.delete => Err(lacks("plants:delete, which is needed to delete created plants")),
-            Some(reason) => Err(CheckError::Untried(reason.to_owned())),
+            Some(reason) => Err(Verdict::untried(reason)),
             None => Ok(()),
         }
     }
 
+    pub(crate) fn new_plant(&mut self, word: &str) -> TestPlant {
+        self.tracker.new_plant(word)
+    }
+
+    pub(crate) async fn create(&mut self, plant: &TestPlant) -> CheckResult<Response> {
+        self.create_with(plant.id, Request::create(plant.json())).await
+    }
+
     /// Sends a create whose plant has this id if the server accepts it.
-    pub(crate) async fn create(&mut self, id: i64, request: Request) -> CheckResult<Response> {
+    pub(crate) async fn create_with(&mut self, id: i64, request: Request) -> CheckResult<Response> {
         let request = self.with_token(request);
         self.create_as_is(id, &request).await
     }
@@ -265,10 +268,6 @@ impl Run {
         let response = self.send_as_is(request).await?;
         self.tracker.create_responded(id, response.status);
         Ok(response)
-    }
-
-    pub(crate) async fn create_plant(&mut self, id: i64, name: &str, tag: Option<&str>) -> CheckResult {
-        self.create(id, Request::create(plant_json(id, name, tag))).await?.expect_success()
     }
 
     pub(crate) async fn delete(&mut self, id: i64) -> CheckResult<Response> {
@@ -301,25 +300,30 @@ impl Run {
     }
 
     /// Returns the fixture plants, which are created at the first call.
-    pub(crate) async fn fixture_plants(&mut self) -> CheckResult<Vec<FixturePlant>> {
+    pub(crate) async fn fixture_plants(&mut self) -> CheckResult<Vec<TestPlant>> {
         self.may_create()?;
         while self.fixtures.len() < FIXTURE_PLANTS {
             let number = self.fixtures.len();
-            let (id, name) = (self.tracker.new_id(), self.tracker.name(&format!("fixture {number}")));
-            let tag = number.is_multiple_of(2).then(|| format!("tag {number}"));
-            self.create_plant(id, &name, tag.as_deref()).await?;
-            self.fixtures.push(FixturePlant { id, name, tag });
+            let mut plant = self.new_plant(&format!("fixture {number}"));
+            plant.tag = number.is_multiple_of(2).then(|| format!("tag {number}"));
+            self.create(&plant).await?.expect_success()?;
+            self.fixtures.push(plant);
         }
         Ok(self.fixtures.clone())
     }
 
-    /// Fails if a name is missing in a list. If only the first plants were read, the check is not applicable.
-    pub(crate) fn expect_listed(&self, listing: &Listing, names: &[&str]) -> CheckResult {
-        let missing = names.iter().find(|name| !listing.plants.iter().any(|plant| plant.name == **name));
-        match missing {
+    /// Fails if a plant is missing in a list. If only the first plants were read, the check is not applicable.
+    pub(crate) fn expect_listed<'a>(
+        &self,
+        listing: &Listing,
+        plants: impl IntoIterator<Item = &'a TestPlant>,
+    ) -> CheckResult {
+        match plants.into_iter().find(|plant| !listing.contains(&plant.name)) {
             None => Ok(()),
             Some(_) if !self.reads_all => Err(too_many()),
-            Some(name) => Err(listing.response.failure(format_args!("`{name}` in the list, which was created"))),
+            Some(plant) => {
+                Err(listing.response.failure(format_args!("`{}` in the list, which was created", plant.name)))
+            }
         }
     }
 
@@ -334,11 +338,11 @@ impl Run {
         match outcome {
             outcome if self.tracker.remaining().is_empty() => outcome,
             Ok(()) if self.tracker.has_only_pending() => {
-                Err(CheckError::Untried(format!("{}, whose creates got no response", self.remains())))
+                Err(Verdict::Untried(format!("{}, whose creates got no response", self.remains())))
             }
             outcome => {
-                let reason = outcome.err().map_or_else(String::new, |error| format!(" ({})", error.text()));
-                Err(CheckError::Failed(format!("{}{reason}", self.remains())))
+                let reason = Verdict::of(outcome).detail().map(|reason| format!(" ({reason})")).unwrap_or_default();
+                Err(Verdict::Fails(format!("{}{reason}", self.remains())))
             }
         }
     }
@@ -366,9 +370,9 @@ impl Run {
         let left = self.listed_of_this_run().await?;
         match (stored, self.names_of_unexpected(&left)) {
             (None, None) => Ok(()),
-            (_, Some(left)) => Err(CheckError::Failed(format!("still on the server after their deletion: {left}"))),
+            (_, Some(left)) => Err(Verdict::Fails(format!("still on the server after their deletion: {left}"))),
             (Some(stored), None) => {
-                Err(CheckError::Failed(format!("deleted only now, although their creates were rejected: {stored}")))
+                Err(Verdict::Fails(format!("deleted only now, although their creates were rejected: {stored}")))
             }
         }
     }
@@ -400,11 +404,11 @@ impl Run {
     }
 }
 
-fn lacks(scope: &str) -> CheckError {
-    CheckError::NotApplicable(format!("the token lacks {scope}"))
+fn lacks(scope: &str) -> Verdict {
+    Verdict::NotApplicable(format!("the token lacks {scope}"))
 }
 
 /// Returns the error of a check that needs more of the list than is read.
-pub(crate) fn too_many() -> CheckError {
-    CheckError::NotApplicable("this user has too many plants to read all: use a separate user for checks".to_owned())
+pub(crate) fn too_many() -> Verdict {
+    Verdict::not_applicable("this user has too many plants to read all: use a separate user for checks")
 }

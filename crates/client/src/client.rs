@@ -215,6 +215,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::http_url::UrlTarget;
 
     /// Serves `requests` requests on each connection, then closes it without announcing that; counts the connections.
     async fn serve(requests: usize, connections: Arc<AtomicUsize>) -> HttpUrl {
@@ -234,18 +235,24 @@ mod tests {
                 });
             }
         });
-        HttpUrl::parse(&format!("http://localhost:{port}/"), Cleartext::Loopback).expect("an address")
+        HttpUrl::parse(&format!("http://localhost:{port}/"), Cleartext::Loopback, UrlTarget::None).expect("an address")
     }
 
     fn client(response_max: usize) -> Client {
-        let (cleartext, proxies) = (Cleartext::Loopback, Proxies::default());
-        Client::new(Settings { roots: None, ca_option: "--ca", cleartext, proxies, response_max })
+        Client::new(Settings {
+            roots: None,
+            ca_option: "--ca",
+            cleartext: Cleartext::Loopback,
+            proxies: Proxies::default(),
+            response_max,
+        })
     }
 
     #[tokio::test]
     async fn connection_is_reused_until_the_server_closes_it() {
         let connections = Arc::<AtomicUsize>::default();
-        let (address, client) = (serve(3, Arc::clone(&connections)).await, client(2));
+        let address = serve(3, Arc::clone(&connections)).await;
+        let client = client(2);
         for expected in [1, 1, 1, 2, 2, 2, 3] {
             assert_eq!(client.get(&address).await.expect("a response").body, "{}");
             assert_eq!(connections.load(Ordering::Relaxed), expected);
@@ -256,7 +263,8 @@ mod tests {
 
     #[tokio::test]
     async fn connection_that_the_server_closed_is_replaced() {
-        let (address, client) = (serve(1, Arc::default()).await, client(2));
+        let address = serve(1, Arc::default()).await;
+        let client = client(2);
         for _ in 0..50 {
             assert_eq!(client.get(&address).await.expect("a response").status, StatusCode::OK);
         }
@@ -264,13 +272,14 @@ mod tests {
 
     #[tokio::test]
     async fn response_beyond_the_limit_is_an_error() {
-        let (address, client) = (serve(1, Arc::default()).await, client(1));
-        assert!(matches!(client.get(&address).await, Err(ClientError::TooLarge { limit: 1, .. })));
+        let address = serve(1, Arc::default()).await;
+        assert!(matches!(client(1).get(&address).await, Err(ClientError::TooLarge { limit: 1, .. })));
     }
 
     #[tokio::test]
     async fn https_without_trust_roots_is_an_error() {
-        let address = HttpUrl::parse("https://plants.example", Cleartext::Loopback).expect("an address");
+        let address =
+            HttpUrl::parse("https://plants.example", Cleartext::Loopback, UrlTarget::None).expect("an address");
         let error = client(1).get(&address).await.expect_err("no trust roots");
         let text = "no trusted certificates to verify plants.example with: name a file of them with --ca";
         assert_eq!(error.to_string(), text);

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use hyper::Uri;
 use hyper::http::uri::{Authority, Scheme};
 
-/// URL of a resource: `https://` to any host, `http://` to the hosts that [`Cleartext`] allows.
+/// URL of a resource: `https://` to any host, `http://` to the hosts that [`Cleartext`] allows, and after them what [`UrlTarget`]
+/// allows. It has no user name, password or fragment.
 #[derive(Clone, Debug)]
 pub struct HttpUrl {
     uri: Uri,
@@ -19,19 +20,28 @@ pub enum Cleartext {
     Anywhere,
 }
 
+/// Parts that a URL may have after host and port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UrlTarget {
+    None,
+    Path,
+    PathAndQuery,
+}
+
 /// The reason why a text is not an [`HttpUrl`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
     Malformed,
     /// The URL has a user name or a password.
     Credentials,
-    Fragment,
+    /// The URL has a fragment, or a part that [`UrlTarget`] does not allow.
+    Target,
     /// Plain HTTP to a host for which [`Cleartext`] does not allow it.
     Cleartext,
 }
 
 impl HttpUrl {
-    pub fn parse(text: &str, cleartext: Cleartext) -> Result<Self, UrlError> {
+    pub fn parse(text: &str, cleartext: Cleartext, target: UrlTarget) -> Result<Self, UrlError> {
         let uri: Uri = text.parse().map_err(|_| UrlError::Malformed)?;
         if uri.scheme() != Some(&Scheme::HTTPS) && uri.scheme() != Some(&Scheme::HTTP) {
             return Err(UrlError::Malformed);
@@ -45,12 +55,17 @@ impl HttpUrl {
         if authority.as_str() != host && authority.port_u16().is_none() {
             return Err(UrlError::Malformed);
         }
+        let is_allowed = match target {
+            UrlTarget::None => matches!(uri.path(), "" | "/") && uri.query().is_none(),
+            UrlTarget::Path => uri.query().is_none(),
+            UrlTarget::PathAndQuery => true,
+        };
         // The URI parser drops fragments.
-        if text.contains('#') {
-            return Err(UrlError::Fragment);
+        if !is_allowed || text.contains('#') {
+            return Err(UrlError::Target);
         }
         let address = Self { uri, authority };
-        if !address.is_encrypted() && cleartext == Cleartext::Loopback && !address.is_loopback() {
+        if cleartext == Cleartext::Loopback && address.is_exposed() {
             return Err(UrlError::Cleartext);
         }
         Ok(address)
@@ -61,13 +76,18 @@ impl HttpUrl {
         self.authority.as_str()
     }
 
-    /// Returns the path and the query.
-    pub fn target(&self) -> &str {
-        self.uri.path_and_query().map_or("/", |target| target.as_str())
+    /// Returns scheme, host and port.
+    pub fn origin(&self) -> String {
+        format!("{}://{}", if self.is_encrypted() { "https" } else { "http" }, self.authority)
     }
 
     pub fn is_encrypted(&self) -> bool {
         is_encrypted(&self.uri)
+    }
+
+    /// Returns true if others can read what is sent: plain HTTP to another machine.
+    pub fn is_exposed(&self) -> bool {
+        !self.is_encrypted() && !self.is_loopback()
     }
 
     /// Returns true for `localhost` and addresses of the loopback interface.
@@ -107,26 +127,29 @@ mod tests {
             ("https://[::1]", "::1", 443),
             ("https://[::1]:8443/path?query", "::1", 8443),
         ] {
-            let address = HttpUrl::parse(text, Cleartext::Anywhere).expect("an address");
+            let address = HttpUrl::parse(text, Cleartext::Anywhere, UrlTarget::PathAndQuery).expect("an address");
             assert_eq!(host_and_port(address.uri()), (host, port), "{text}");
+            assert!(text.starts_with(&address.origin()), "{text}");
         }
     }
 
     #[test]
-    fn malformed_addresses_are_rejected() {
-        let error = |text| HttpUrl::parse(text, Cleartext::Loopback).err();
+    fn addresses_against_the_rules_are_rejected() {
+        let error = |text| HttpUrl::parse(text, Cleartext::Loopback, UrlTarget::Path).err();
         for text in
             ["", "plants.example", "ftp://plants.example", "https://", "https://x:99999", "https://x:y", "https://x:"]
         {
             assert_eq!(error(text), Some(UrlError::Malformed), "{text}");
         }
         assert_eq!(error("https://ada:secret@x"), Some(UrlError::Credentials));
-        assert_eq!(error("https://x/#a"), Some(UrlError::Fragment));
+        for text in ["https://x/#a", "https://x?", "https://x/y?a=b"] {
+            assert_eq!(error(text), Some(UrlError::Target), "{text}");
+        }
         for text in ["http://plants.example", "http://10.0.0.1", "http://localhost.example"] {
             assert_eq!(error(text), Some(UrlError::Cleartext), "{text}");
-            assert!(HttpUrl::parse(text, Cleartext::Anywhere).is_ok(), "{text}");
+            assert!(HttpUrl::parse(text, Cleartext::Anywhere, UrlTarget::None).is_ok(), "{text}");
         }
-        for text in ["http://127.8.9.10:1", "http://[::1]", "http://LocalHost", "https://plants.example"] {
+        for text in ["http://127.8.9.10:1", "http://[::1]", "http://LocalHost/path", "https://plants.example"] {
             assert_eq!(error(text), None, "{text}");
         }
     }

@@ -12,5 +12,5 @@ pub mod trust;
 
 pub use self::client::{Client, Connection, Response, Settings};
 pub use self::error::{ClientError, ConnectError, TlsFailure};
-pub use self::http_url::{Cleartext, HttpUrl, UrlError};
+pub use self::http_url::{Cleartext, HttpUrl, UrlError, UrlTarget};
 pub use self::proxy::{Proxies, ProxyError};

@@ -1,10 +1,8 @@
 //! Authentication and scopes.
 
-use crate::check::{Check, check};
-use crate::error::{CheckError, CheckResult};
-use crate::request::{Request, plant_json};
-use crate::response::Response;
-use crate::run::Run;
+use crate::client::Request;
+use crate::run::{Check, Run, check};
+use crate::verdict::{CheckResult, Verdict};
 use plantstore_model::token::PlainToken;
 
 const CHALLENGE: &str = r#"Bearer realm="plants""#;
@@ -20,47 +18,36 @@ pub(super) const CHECKS: &[Check] = &[
     check!(Full, "access-scope", "a missing scope is 403 with 40300 and named in WWW-Authenticate", scope),
 ];
 
-/// Returns the three operations; the plant has this id if the create succeeds.
-fn operations(id: i64, name: &str) -> [Request; 3] {
-    [
-        Request::new("GET", "/plants?limit=1"),
-        Request::new("DELETE", format!("/plants/{id}")),
-        Request::create(plant_json(id, name, None)),
-    ]
-}
-
-/// Sends a request that must be rejected. Tracks the plant in case it is not.
-async fn send(run: &mut Run, id: i64, request: &Request) -> CheckResult<Response> {
-    if request.method == "POST" { run.create_as_is(id, request).await } else { run.send_as_is(request).await }
+/// Sends the three operations, which must be rejected. Tracks the plant in case its create is not.
+async fn expect_rejections(run: &mut Run, authorization: Option<String>, expected: &str) -> CheckResult {
+    let plant = run.new_plant("no access");
+    let mut requests =
+        vec![Request::new("GET", "/plants?limit=1"), Request::new("DELETE", format!("/plants/{}", plant.id))];
+    if run.may_create().is_ok() {
+        requests.push(Request::create(plant.json()));
+    }
+    for mut request in requests {
+        request.headers.extend(authorization.clone().map(|value| ("authorization", value)));
+        let response = match request.method {
+            "POST" => run.create_as_is(plant.id, &request).await?,
+            _ => run.send_as_is(&request).await?,
+        };
+        response.expect((400..500).contains(&response.status), expected)?;
+    }
+    Ok(())
 }
 
 async fn no_token(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("no token"));
-    for request in operations(id, &name) {
-        if request.method == "POST" && run.may_create().is_err() {
-            continue;
-        }
-        let response = send(run, id, &request).await?;
-        response.expect((400..500).contains(&response.status), "a rejection without a token")?;
-    }
-    Ok(())
+    expect_rejections(run, None, "a rejection without a token").await
 }
 
 async fn wrong_token(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("wrong token"));
-    let unknown = unknown_token()?;
-    for request in operations(id, &name) {
-        if request.method == "POST" && run.may_create().is_err() {
-            continue;
-        }
-        let response = send(run, id, &request.with("authorization", format!("Bearer {unknown}"))).await?;
-        response.expect((400..500).contains(&response.status), "a rejection of an unknown token")?;
-    }
-    Ok(())
+    let unknown = format!("Bearer {}", unknown_token()?);
+    expect_rejections(run, Some(unknown), "a rejection of an unknown token").await
 }
 
 fn unknown_token() -> CheckResult<String> {
-    let token = PlainToken::generate().map_err(|fault| CheckError::Untried(fault.to_string()))?;
+    let token = PlainToken::generate().map_err(Verdict::untried)?;
     Ok(token.reveal().to_owned())
 }
 
@@ -112,7 +99,7 @@ async fn scheme(run: &mut Run) -> CheckResult {
 async fn scope(run: &mut Run) -> CheckResult {
     let scopes = run.scopes;
     if scopes.read && scopes.write && scopes.delete {
-        return Err(CheckError::NotApplicable("the token has all scopes".to_owned()));
+        return Err(Verdict::not_applicable("the token has all scopes"));
     }
     let id = run.tracker.new_id();
     let lacking = [

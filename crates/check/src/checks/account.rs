@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::check::{Check, check};
-use crate::error::{CheckError, CheckResult};
-use crate::request::Request;
+use crate::client::Request;
 use crate::response::Response;
-use crate::run::Run;
+use crate::run::{Check, Run, check};
+use crate::verdict::{CheckResult, Verdict};
 
 /// Time within which a revocation takes effect on every node, and pause between two attempts to see it.
 const REVOCATION_MAX: Duration = Duration::from_secs(5);
@@ -37,7 +36,7 @@ async fn me(run: &mut Run) -> CheckResult {
 async fn list(run: &mut Run, path: &str, scope: &str) -> CheckResult<(Response, Value)> {
     let response = run.send(Request::new("GET", path)).await?;
     if response.status == 403 {
-        return Err(CheckError::NotApplicable(format!("the token lacks {scope}")));
+        return Err(Verdict::NotApplicable(format!("the token lacks {scope}")));
     }
     response.expect_status(200)?;
     response.expect_header("cache-control", "no-store")?;
@@ -51,12 +50,12 @@ async fn tokens(run: &mut Run) -> CheckResult {
     let body = json!({"label": label, "scopes": ["tokens:manage"]}).to_string();
     let created = run.send(Request::json("POST", "/tokens", body)).await?;
     if created.status == 409 {
-        return Err(CheckError::NotApplicable("the user has too many tokens".to_owned()));
+        return Err(Verdict::not_applicable("the user has too many tokens"));
     }
     created.expect_status(201)?;
     let token = created.json()?;
     let (Some(id), Some(secret)) = (token["id"].as_i64(), token["secret"].as_str()) else {
-        return Err(CheckError::Failed("POST /tokens: expected a token with an `id` and a `secret`".to_owned()));
+        return Err(Verdict::fails("POST /tokens: expected a token with an `id` and a `secret`"));
     };
     let used = use_token(run, id, &label, secret).await;
     let revoked = run.send(Request::new("DELETE", format!("/tokens/{id}"))).await?;
@@ -113,7 +112,7 @@ async fn shares(run: &mut Run) -> CheckResult {
     let listed = list(run, "/shares", "shares:manage").await;
     let revoked = run.send(Request::new("DELETE", path.clone())).await?;
     if granted.status == 409 {
-        return Err(CheckError::NotApplicable("the user has too many shares".to_owned()));
+        return Err(Verdict::not_applicable("the user has too many shares"));
     }
     granted.expect_status(204)?;
     let (response, shares) = listed?;

@@ -1,15 +1,20 @@
-//! Lists: contents, order and conditional requests.
+//! Lists: contents, order, conditional requests, and pages, which `Link` connects.
 
-use crate::check::{Check, check};
-use crate::error::{CheckError, CheckResult};
-use crate::request::Request;
-use crate::response::{ListedPlant, Response, is_plant};
-use crate::run::Run;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::client::Request;
+use crate::response::Response;
+use crate::run::{Check, Run, check, too_many};
+use crate::verdict::{CheckResult, Verdict};
 
 /// Attempts to read a list that other clients change concurrently.
 const ATTEMPTS: usize = 5;
+/// Maximum number of pages that are followed.
+const PAGES: usize = 30;
 
-pub(super) const CHECKS: &[Check] = &[
+pub(super) const LIST: &[Check] = &[
     check!(Interface, "list-response", "a list returns 200 with an array of plants without ids", responds),
     check!(Interface, "list-limit", "a list has at most `limit` plants", limit),
     check!(
@@ -34,6 +39,13 @@ pub(super) const CHECKS: &[Check] = &[
     check!(Full, "list-head", "HEAD returns the same header fields without a body", head),
 ];
 
+pub(super) const PAGE: &[Check] = &[
+    check!(Full, "page-link", "every page but the last has a link to the next page", link),
+    check!(Full, "page-walk", "the linked pages contain every plant exactly once", walk),
+    check!(Full, "page-cursor-stable", "a cursor stays valid when the plant it points at is deleted", cursor_stable),
+    check!(Full, "page-cursor-invalid", "a malformed cursor is 40006", cursor_invalid),
+];
+
 async fn responds(run: &mut Run) -> CheckResult {
     if run.may_create().is_ok() {
         run.fixture_plants().await?;
@@ -46,6 +58,11 @@ async fn responds(run: &mut Run) -> CheckResult {
     response.expect(shaped, "plants: `name` is text, `tag` is text or absent")?;
     let shows_ids = listing.plants.iter().any(|plant| plant.id.is_some());
     response.expect(!shows_ids, "plants without `id`")
+}
+
+/// Checks for a plant as the interface defines it: `tag` is a string or absent.
+fn is_plant(json: &Value) -> bool {
+    json["name"].is_string() && json.get("tag").is_none_or(Value::is_string)
 }
 
 async fn limit(run: &mut Run) -> CheckResult {
@@ -93,12 +110,10 @@ async fn ids(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
     let listing = run.list("include=id").await?;
-    let names: Vec<&str> = fixtures.iter().map(|plant| plant.name.as_str()).collect();
-    run.expect_listed(&listing, &names)?;
+    run.expect_listed(&listing, &fixtures)?;
     for created in fixtures {
-        let expected = ListedPlant { id: Some(created.id), name: created.name, tag: created.tag };
-        let there = listing.plants.contains(&expected);
-        listing.response.expect(there, format_args!("`{}` with the id {}", expected.name, created.id))?;
+        let there = listing.plants.iter().any(|plant| plant.id.is_some() && created.is_shown_as(plant));
+        listing.response.expect(there, format_args!("`{}` with the id {}", created.name, created.id))?;
     }
     let all_have_one = listing.plants.iter().all(|plant| plant.id.is_some());
     listing.response.expect(all_have_one, "an id with each plant")
@@ -161,13 +176,13 @@ async fn etag(run: &mut Run) -> CheckResult {
 async fn etag_changes(run: &mut Run) -> CheckResult {
     run.may_create()?;
     let before = etag_of(&run.get("/plants?limit=1").await?)?;
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("tag"));
-    run.create_plant(id, &name, None).await?;
+    let plant = run.new_plant("tag");
+    run.create(&plant).await?.expect_success()?;
     let response = get_if_none_match(run, &before).await?;
     response.expect_success()?;
     let between = etag_of(&response)?;
     response.expect(between != before, "another ETag after a create")?;
-    run.remove(id).await?;
+    run.remove(plant.id).await?;
     let response = get_if_none_match(run, &between).await?;
     response.expect_success()?;
     let after = etag_of(&response)?;
@@ -191,6 +206,86 @@ async fn head(run: &mut Run) -> CheckResult {
     Err(always_changing())
 }
 
-fn always_changing() -> CheckError {
-    CheckError::NotApplicable("the plants change all the time: use a separate user for checks".to_owned())
+fn always_changing() -> Verdict {
+    Verdict::not_applicable("the plants change all the time: use a separate user for checks")
+}
+
+/// Returns the URL of the next page.
+fn next(response: &Response) -> CheckResult<Option<String>> {
+    let Some(link) = response.header("link") else { return Ok(None) };
+    let address = link.strip_prefix('<').and_then(|link| link.strip_suffix(">; rel=\"next\""));
+    let address = address.filter(|address| address.starts_with("/plants?"));
+    address.map(|address| Some(address.to_owned())).ok_or_else(|| response.failure("`Link: </plants?…>; rel=\"next\"`"))
+}
+
+async fn link(run: &mut Run) -> CheckResult {
+    run.may_read()?;
+    run.fixture_plants().await?;
+    let first = run.get("/plants?limit=1").await?;
+    first.expect(next(&first)?.is_some(), "a `Link` to the next page")?;
+    let whole = run.list("").await?.response;
+    whole.expect(!run.reads_all || next(&whole)?.is_none(), "no `Link`, because nothing is left out")
+}
+
+/// Follows the links. The page size is chosen so that there are several pages, and not too many.
+async fn walk(run: &mut Run) -> CheckResult {
+    run.may_read()?;
+    let fixtures = run.fixture_plants().await?;
+    let all = run.list("").await?.plants.len();
+    let size = (2 * all / PAGES).max(2);
+    let mut address = Some(format!("/plants?limit={size}&include=id"));
+    let mut found = Vec::new();
+    for _ in 0..PAGES {
+        let Some(page) = address else { break };
+        let listing = run.list_at(&page).await?;
+        listing.response.expect(listing.plants.len() <= size, format_args!("at most {size} plants"))?;
+        found.extend(listing.plants);
+        address = next(&listing.response)?;
+        if let Some(address) = &address {
+            let goes_on = address.contains("include=id") && *address != page;
+            listing.response.expect(goes_on, "a link to a different page with the same parameters")?;
+        }
+    }
+    if address.is_some() && !run.reads_all {
+        return Err(too_many());
+    }
+    let listing = run.list("include=id").await?;
+    listing.response.expect(address.is_none(), format_args!("a last page, with {size} plants per page"))?;
+    for plant in &fixtures {
+        let times = found.iter().filter(|found| found.id == Some(plant.id) && found.name == plant.name).count();
+        listing.response.expect(times == 1, format_args!("`{}` on exactly one page, not on {times}", plant.name))?;
+    }
+    Ok(())
+}
+
+/// Deletes the last plant of a page, and continues from there.
+async fn cursor_stable(run: &mut Run) -> CheckResult {
+    run.may_read()?;
+    run.fixture_plants().await?;
+    let [last, following] = ["page", "page after"].map(|word| run.new_plant(word));
+    run.create(&last).await?.expect_success()?;
+    run.create(&following).await?.expect_success()?;
+    let listing = run.list("include=id").await?;
+    let Some(place) = listing.plants.iter().position(|plant| plant.id == Some(last.id)) else {
+        run.expect_listed(&listing, [&last])?;
+        return Err(listing.response.failure(format_args!("the id {}", last.id)));
+    };
+    let page = run.list_at(&format!("/plants?include=id&limit={}", place + 1)).await?;
+    let ends_there = page.plants.last().is_some_and(|plant| plant.id == Some(last.id));
+    page.response.expect(ends_there, format_args!("a page that ends with `{}`", last.name))?;
+    let address = next(&page.response)?.ok_or_else(|| page.response.failure("a `Link` to the next page"))?;
+    run.remove(last.id).await?;
+    let rest = run.list_at(&address).await?;
+    let before: BTreeSet<_> = page.plants.iter().map(|plant| plant.id).collect();
+    let goes_on = rest.plants.iter().any(|plant| plant.id == Some(following.id))
+        && !rest.plants.iter().any(|plant| run.is_of_this_run(&plant.name) && before.contains(&plant.id));
+    rest.response.expect(goes_on, format_args!("the plants that follow, `{}` among them", following.name))?;
+    run.remove(following.id).await
+}
+
+async fn cursor_invalid(run: &mut Run) -> CheckResult {
+    for cursor in ["", "x", "!!!", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "1%00"] {
+        run.get(&format!("/plants?limit=1&after={cursor}")).await?.expect_error(400, 40006)?;
+    }
+    Ok(())
 }

@@ -1,9 +1,8 @@
-//! Responses that do not concern plants: routes, methods, connections, probes.
+//! Responses that do not concern plants (routes, methods, connections, probes), and rules about all responses.
 
-use crate::check::{Check, check};
-use crate::error::CheckResult;
-use crate::request::Request;
-use crate::run::Run;
+use crate::client::Request;
+use crate::run::{Check, Run, check};
+use crate::verdict::{CheckResult, Level};
 
 pub(super) const CHECKS: &[Check] = &[
     check!(Full, "route-unknown", "an unknown route is 404 with 40401", unknown_route),
@@ -13,6 +12,28 @@ pub(super) const CHECKS: &[Check] = &[
     check!(Full, "probes", "/livez and /readyz return 200 without a token", probes),
     check!(Full, "openapi", "/openapi.json describes version 1.0.0 of the interface, without a token", openapi),
     check!(Full, "docs", "/docs is an HTML page, without a token", docs),
+];
+
+/// Defines a check that reports the first violation of a rule by any response of the run.
+macro_rules! always {
+    ($level:ident, $id:literal, $description:literal) => {
+        Check {
+            id: $id,
+            description: $description,
+            level: Level::$level,
+            run: |run| Box::pin(async { run.observations.result($id) }),
+        }
+    };
+}
+
+/// These verify the responses to all earlier requests.
+pub(super) const ALL_RESPONSES: &[Check] = &[
+    always!(Interface, "error-shape", "errors are JSON with an int32 `error` and a `message`"),
+    always!(Interface, "no-server-error", "no request gets a server error"),
+    always!(Full, "error-codes", "error codes are documented and start with the status"),
+    always!(Full, "error-members", "an error has exactly two members, and its message is not empty"),
+    always!(Full, "request-id-always", "every response has an X-Request-Id"),
+    always!(Full, "nosniff-always", "every response has X-Content-Type-Options: nosniff"),
 ];
 
 async fn unknown_route(run: &mut Run) -> CheckResult {

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::check::{Check, check};
-use crate::error::CheckResult;
-use crate::request::Request;
-use crate::run::Run;
+use crate::cleanup_tracker::TestPlant;
+use crate::client::Request;
+use crate::run::{Check, Run, check};
+use crate::verdict::CheckResult;
 
 /// One byte more than a body may have.
 const TOO_LARGE: usize = 16 * 1024 + 1;
@@ -27,24 +27,24 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// Sends a body that must be rejected with this error code. Its plant has this id if it is accepted.
 async fn rejected(run: &mut Run, id: i64, body: String, code: i64) -> CheckResult {
-    let response = run.create(id, Request::create(body)).await?;
+    let response = run.create_with(id, Request::create(body)).await?;
     response.expect_error(u16::try_from(code / 100).unwrap_or_default(), code)
 }
 
 async fn incomplete(run: &mut Run) -> CheckResult {
     let id = run.tracker.new_id();
     let without_name = json!({ "id": id }).to_string();
-    run.create(id, Request::create(without_name)).await?.expect_status(400)?;
+    run.create_with(id, Request::create(without_name)).await?.expect_status(400)?;
     let without_id = json!({ "name": run.tracker.name("no id") }).to_string();
-    run.create(id, Request::create(without_id)).await?.expect_status(400)
+    run.create_with(id, Request::create(without_id)).await?.expect_status(400)
 }
 
 async fn wrong_types(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("wrong type"));
+    let TestPlant { id, name, .. } = run.new_plant("wrong type");
     let text = json!({ "id": id.to_string(), "name": name }).to_string();
-    run.create(id, Request::create(text)).await?.expect_status(400)?;
+    run.create_with(id, Request::create(text)).await?.expect_status(400)?;
     let number = json!({ "id": id, "name": 7 }).to_string();
-    run.create(id, Request::create(number)).await?.expect_status(400)
+    run.create_with(id, Request::create(number)).await?.expect_status(400)
 }
 
 async fn missing(run: &mut Run) -> CheckResult {
@@ -52,14 +52,14 @@ async fn missing(run: &mut Run) -> CheckResult {
     rejected(run, id, json!({ "id": id }).to_string(), 40001).await?;
     let name = run.tracker.name("no id");
     rejected(run, id, json!({ "name": name }).to_string(), 40001).await?;
-    let response = run.create(id, Request::create(json!({ "id": id, "tag": 7 }).to_string())).await?;
+    let response = run.create_with(id, Request::create(json!({ "id": id, "tag": 7 }).to_string())).await?;
     response.expect_error(400, 40001)?;
     let message = response.json()?["message"].as_str().unwrap_or_default().to_owned();
     response.expect(message.contains("name") && message.contains("tag"), "a message that names `name` and `tag`")
 }
 
 async fn not_json(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("not JSON"));
+    let TestPlant { id, name, .. } = run.new_plant("not JSON");
     let two = format!("{0} {0}", json!({ "id": id, "name": name }));
     for body in [String::new(), "name=Rose".to_owned(), format!("{{\"id\":{id},\"name\":\"{name}\""), two] {
         rejected(run, id, body, 40000).await?;
@@ -68,7 +68,7 @@ async fn not_json(run: &mut Run) -> CheckResult {
 }
 
 async fn not_object(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("no object"));
+    let TestPlant { id, name, .. } = run.new_plant("no object");
     for body in [json!([{ "id": id, "name": name }]), json!("Rose"), json!(7), json!(null)] {
         rejected(run, id, body.to_string(), 40002).await?;
     }
@@ -76,7 +76,7 @@ async fn not_object(run: &mut Run) -> CheckResult {
 }
 
 async fn ids(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("bad id"));
+    let TestPlant { id, name, .. } = run.new_plant("bad id");
     for bad in [format!("{id}.0"), format!("{id}e0"), format!("\"{id}\""), "null".into(), "true".into()] {
         rejected(run, id, format!(r#"{{"id":{bad},"name":"{name}"}}"#), 40002).await?;
     }
@@ -101,13 +101,13 @@ async fn null_name(run: &mut Run) -> CheckResult {
 }
 
 async fn repeated_key(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("repeated"));
+    let TestPlant { id, name, .. } = run.new_plant("repeated");
     rejected(run, id, format!(r#"{{"id":{id},"name":"{name}","name":"{name}"}}"#), 40002).await?;
     rejected(run, id, format!(r#"{{"id":{id},"name":"{name}","id":{id}}}"#), 40002).await
 }
 
 async fn lengths(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("length"));
+    let TestPlant { id, name, .. } = run.new_plant("length");
     rejected(run, id, json!({ "id": id, "name": "" }).to_string(), 40003).await?;
     let long = format!("{name}{}", "x".repeat(1_001 - name.chars().count()));
     rejected(run, id, json!({ "id": id, "name": long }).to_string(), 40003).await?;
@@ -115,7 +115,7 @@ async fn lengths(run: &mut Run) -> CheckResult {
 }
 
 async fn control(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("control"));
+    let TestPlant { id, name, .. } = run.new_plant("control");
     for character in ['\0', '\n', '\u{7f}', '\u{85}'] {
         rejected(run, id, json!({ "id": id, "name": format!("{name}{character}") }).to_string(), 40003).await?;
         let tag = character.to_string();
@@ -125,17 +125,17 @@ async fn control(run: &mut Run) -> CheckResult {
 }
 
 async fn media_type(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("media type"));
+    let TestPlant { id, name, .. } = run.new_plant("media type");
     for wrong in [Some("text/plain"), Some("application/x-www-form-urlencoded"), None] {
         let mut request = Request::create(json!({ "id": id, "name": name }).to_string());
         request.headers = wrong.map(|value| ("content-type", value.to_owned())).into_iter().collect();
-        run.create(id, request).await?.expect_error(415, 41500)?;
+        run.create_with(id, request).await?.expect_error(415, 41500)?;
     }
     Ok(())
 }
 
 async fn large(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("large"));
+    let TestPlant { id, name, .. } = run.new_plant("large");
     let plant = json!({ "id": id, "name": name }).to_string();
     let padded = format!("{plant:TOO_LARGE$}");
     rejected(run, id, padded, 41300).await

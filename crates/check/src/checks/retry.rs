@@ -1,9 +1,9 @@
 //! Retries with an idempotency key.
 
-use crate::check::{Check, check};
-use crate::error::CheckResult;
-use crate::request::{Request, plant_json};
-use crate::run::Run;
+use crate::cleanup_tracker::TestPlant;
+use crate::client::Request;
+use crate::run::{Check, Run, check};
+use crate::verdict::CheckResult;
 
 const KEY: &str = "idempotency-key";
 const REPLAYED: &str = "idempotency-replayed";
@@ -16,59 +16,56 @@ pub(super) const CHECKS: &[Check] = &[
     check!(Full, "retry-invalid-key", "a malformed key is 40007", invalid_key),
 ];
 
-/// Returns a key of this run. It is random because ids are.
-fn key(run: &mut Run) -> String {
-    format!("check-{}", run.tracker.new_id())
+/// Returns a create with a key of this run, which is random because ids are.
+fn keyed(plant: &TestPlant) -> Request {
+    Request::create(plant.json()).with(KEY, format!("check-{}", plant.id))
 }
 
 async fn create(run: &mut Run) -> CheckResult {
-    let (id, name, key) = (run.tracker.new_id(), run.tracker.name("again"), key(run));
-    let request = Request::create(plant_json(id, &name, Some("again"))).with(KEY, &*key);
-    let first = run.create(id, request.clone()).await?;
+    let plant = run.new_plant("again").with_tag("again");
+    let first = run.create_with(plant.id, keyed(&plant)).await?;
     first.expect_success()?;
     first.expect(first.header(REPLAYED).is_none(), "a first response without Idempotency-Replayed")?;
-    let again = run.create(id, request).await?;
+    let again = run.create_with(plant.id, keyed(&plant)).await?;
     again.expect(again.status == first.status && again.body == first.body, "the first response again")?;
     again.expect_header(REPLAYED, "true")?;
-    run.remove(id).await
+    run.remove(plant.id).await
 }
 
 async fn delete(run: &mut Run) -> CheckResult {
-    let (id, name, key) = (run.tracker.new_id(), run.tracker.name("gone once"), key(run));
-    run.create_plant(id, &name, None).await?;
-    let request = Request::new("DELETE", format!("/plants/{id}")).with(KEY, &*key);
-    run.delete_with(id, request.clone()).await?.expect_success()?;
-    let again = run.delete_with(id, request).await?;
+    let plant = run.new_plant("gone once");
+    run.create(&plant).await?.expect_success()?;
+    let request = Request::new("DELETE", format!("/plants/{}", plant.id)).with(KEY, format!("check-{}", plant.id));
+    run.delete_with(plant.id, request.clone()).await?.expect_success()?;
+    let again = run.delete_with(plant.id, request).await?;
     again.expect_success()?;
     again.expect_header(REPLAYED, "true")
 }
 
 async fn rejected(run: &mut Run) -> CheckResult {
-    let (id, name, key) = (run.tracker.new_id(), run.tracker.name("rejected"), key(run));
-    let request = Request::create(plant_json(id, &name, Some("a\u{7}b"))).with(KEY, &*key);
-    let first = run.create(id, request.clone()).await?;
+    let plant = run.new_plant("rejected").with_tag("a\u{7}b");
+    let first = run.create_with(plant.id, keyed(&plant)).await?;
     first.expect_error(400, 40003)?;
-    let again = run.create(id, request).await?;
+    let again = run.create_with(plant.id, keyed(&plant)).await?;
     again.expect(again.status == 400 && again.body == first.body, "the first response again")?;
     again.expect_header(REPLAYED, "true")
 }
 
 async fn key_reused(run: &mut Run) -> CheckResult {
-    let (id, name, key) = (run.tracker.new_id(), run.tracker.name("key"), key(run));
-    let first = run.create(id, Request::create(plant_json(id, &name, None)).with(KEY, &*key)).await?;
-    first.expect_success()?;
-    let other = run.tracker.new_id();
-    let name = run.tracker.name("other request");
-    let second = run.create(other, Request::create(plant_json(other, &name, None)).with(KEY, &*key)).await?;
-    second.expect_error(422, 42200)?;
-    run.remove(id).await
+    let plant = run.new_plant("key");
+    let request = keyed(&plant);
+    run.create_with(plant.id, request.clone()).await?.expect_success()?;
+    let other = run.new_plant("other request");
+    let reused = Request { body: other.json(), ..request };
+    run.create_with(other.id, reused).await?.expect_error(422, 42200)?;
+    run.remove(plant.id).await
 }
 
 async fn invalid_key(run: &mut Run) -> CheckResult {
     for key in [String::new(), "x".repeat(256), "\"unfinished".to_owned()] {
-        let (id, name) = (run.tracker.new_id(), run.tracker.name("bad key"));
-        let response = run.create(id, Request::create(plant_json(id, &name, None)).with(KEY, key)).await?;
-        response.expect_error(400, 40007)?;
+        let plant = run.new_plant("bad key");
+        let request = Request::create(plant.json()).with(KEY, key);
+        run.create_with(plant.id, request).await?.expect_error(400, 40007)?;
     }
     Ok(())
 }

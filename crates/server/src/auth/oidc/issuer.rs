@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hyper::StatusCode;
 
 use super::quote::quoted;
-use plantstore_client::{Cleartext, Client, ClientError, HttpUrl, UrlError};
+use plantstore_client::{Cleartext, Client, ClientError, HttpUrl, UrlError, UrlTarget};
 
 /// Path of the issuer's configuration, relative to its URL.
 const DISCOVERY: &str = "/.well-known/openid-configuration";
@@ -37,7 +37,7 @@ impl From<UrlError> for IssuerUrlError {
     fn from(error: UrlError) -> Self {
         match error {
             UrlError::Malformed | UrlError::Credentials => Self::Malformed,
-            UrlError::Fragment => Self::QueryOrFragment,
+            UrlError::Target => Self::QueryOrFragment,
             UrlError::Cleartext => Self::Cleartext,
         }
     }
@@ -45,15 +45,12 @@ impl From<UrlError> for IssuerUrlError {
 
 impl IssuerUrl {
     pub fn parse(text: &str) -> Result<Self, IssuerUrlError> {
-        if text.contains(['?', '#']) {
-            return Err(IssuerUrlError::QueryOrFragment);
-        }
-        let address = HttpUrl::parse(text, Cleartext::Loopback)?;
+        let address = HttpUrl::parse(text, Cleartext::Loopback, UrlTarget::Path)?;
         if !address.authority().bytes().all(|byte| byte.is_ascii_alphanumeric() || AUTHORITY_SIGNS.contains(&byte)) {
             return Err(IssuerUrlError::Malformed);
         }
         let base = text.strip_suffix('/').unwrap_or(text);
-        let discovery = HttpUrl::parse(&format!("{base}{DISCOVERY}"), Cleartext::Loopback)?;
+        let discovery = HttpUrl::parse(&format!("{base}{DISCOVERY}"), Cleartext::Loopback, UrlTarget::Path)?;
         Ok(Self { text: text.to_owned(), discovery })
     }
 
@@ -63,8 +60,7 @@ impl IssuerUrl {
 
     /// Returns scheme, host and port, as a content security policy names them.
     pub(crate) fn origin(&self) -> String {
-        let scheme = if self.discovery.is_encrypted() { "https" } else { "http" };
-        format!("{scheme}://{}", self.discovery.authority())
+        self.discovery.origin()
     }
 
     pub(super) fn discovery(&self) -> &HttpUrl {

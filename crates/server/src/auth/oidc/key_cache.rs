@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::issuer::{FetchError, IssuerUrl, IssuerUrlError, fetch_document};
 use super::keys::{KeySet, SkippedKey};
 use super::report::report_skipped_keys;
-use plantstore_client::{Cleartext, Client, HttpUrl};
+use plantstore_client::{Cleartext, Client, HttpUrl, UrlTarget};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
 /// Pause between two fetches. Together with [`FETCH_TIMEOUT`] it limits the time for which a removed key is still accepted; the
@@ -200,7 +200,8 @@ async fn fetch(url: &IssuerUrl, client: &Client) -> Result<(KeySet, Vec<SkippedK
     if discovery.issuer != url.as_str() {
         return Err(FetchError::another_issuer(url, &discovery.issuer));
     }
-    let keys = HttpUrl::parse(&discovery.jwks_uri, Cleartext::Loopback).map_err(IssuerUrlError::from);
+    let keys =
+        HttpUrl::parse(&discovery.jwks_uri, Cleartext::Loopback, UrlTarget::PathAndQuery).map_err(IssuerUrlError::from);
     let keys = keys.map_err(FetchError::BadKeysAddress)?;
     KeySet::parse(&fetch_document(client, &keys).await?).ok_or(FetchError::NoKeySet)
 }

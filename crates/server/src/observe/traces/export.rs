@@ -28,7 +28,7 @@ use opentelemetry_sdk::trace::{
     SpanData, SpanExporter, SpanProcessor,
 };
 use plantstore_client::trust::{self, TrustError};
-use plantstore_client::{Cleartext, Client, HttpUrl, Proxies, Settings, UrlError};
+use plantstore_client::{Cleartext, Client, HttpUrl, Proxies, Settings, UrlError, UrlTarget};
 use plantstore_telemetry::metrics::{Counter, Exposition};
 use prost::Message as _;
 use tokio::runtime::Handle;
@@ -67,11 +67,8 @@ impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        if text.contains('?') {
-            return Err(EndpointError::Base);
-        }
         let base = text.strip_suffix('/').unwrap_or(text);
-        let address = HttpUrl::parse(&format!("{base}{TRACES}"), Cleartext::Anywhere);
+        let address = HttpUrl::parse(&format!("{base}{TRACES}"), Cleartext::Anywhere, UrlTarget::Path);
         address.map(Self).map_err(|_: UrlError| EndpointError::Base)
     }
 }
@@ -79,7 +76,7 @@ impl FromStr for Endpoint {
 impl Endpoint {
     /// Parses the URL for spans, to which nothing is added.
     pub fn for_traces(text: &str) -> Result<Self, EndpointError> {
-        let address = HttpUrl::parse(text, Cleartext::Anywhere);
+        let address = HttpUrl::parse(text, Cleartext::Anywhere, UrlTarget::PathAndQuery);
         address.map(Self).map_err(|_: UrlError| EndpointError::Traces)
     }
 }

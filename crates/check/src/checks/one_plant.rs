@@ -1,14 +1,13 @@
-//! Deleting plants.
+//! Deleting and reading one plant.
 
-use crate::check::{Check, check};
-use crate::error::CheckResult;
-use crate::request::Request;
-use crate::run::Run;
+use crate::client::Request;
+use crate::run::{Check, Run, check};
+use crate::verdict::CheckResult;
 
 /// The reason to create no more plants after a failed delete.
 const NOT_DELETED: &str = "a deleted plant is still there: no more plants are created";
 
-pub(super) const CHECKS: &[Check] = &[
+pub(super) const DELETE: &[Check] = &[
     check!(Interface, "delete-response", "a delete returns 204 without a body", responds),
     check!(Interface, "delete-removes", "a deleted plant is gone, and no other plant", removes),
     check!(Full, "delete-no-content-type", "the response to a delete has no Content-Type", no_content_type),
@@ -16,10 +15,15 @@ pub(super) const CHECKS: &[Check] = &[
     check!(Full, "delete-invalid-id", "an id in the path that is not an int64 is 400", invalid_id),
 ];
 
+pub(super) const READ: &[Check] = &[
+    check!(Full, "read-plant", "a plant can be read at the address that Location has", reads),
+    check!(Full, "read-unknown", "an unknown id is the same 404 as for a delete", reads_unknown),
+];
+
 async fn responds(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("delete"));
-    run.create_plant(id, &name, None).await?;
-    let response = run.delete(id).await?;
+    let plant = run.new_plant("delete");
+    run.create(&plant).await?.expect_success()?;
+    let response = run.delete(plant.id).await?;
     response.expect_status(204)?;
     response.expect(response.body.is_empty(), "no body")
 }
@@ -27,31 +31,30 @@ async fn responds(run: &mut Run) -> CheckResult {
 async fn removes(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("removed"));
-    run.create_plant(id, &name, None).await?;
-    run.remove(id).await?;
+    let plant = run.new_plant("removed");
+    run.create(&plant).await?.expect_success()?;
+    run.remove(plant.id).await?;
     let listing = run.list("").await?;
-    let stays = listing.plants.iter().any(|plant| plant.name == name);
+    let stays = listing.contains(&plant.name);
     if stays {
         run.creating_stopped = Some(NOT_DELETED);
     }
-    listing.response.expect(!stays, format_args!("a list without `{name}`, which was deleted"))?;
-    let names: Vec<&str> = fixtures.iter().map(|plant| plant.name.as_str()).collect();
-    run.expect_listed(&listing, &names)
+    listing.response.expect(!stays, format_args!("a list without `{}`, which was deleted", plant.name))?;
+    run.expect_listed(&listing, &fixtures)
 }
 
 async fn no_content_type(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("bare"));
-    run.create_plant(id, &name, None).await?;
-    let response = run.delete(id).await?;
+    let plant = run.new_plant("bare");
+    run.create(&plant).await?.expect_success()?;
+    let response = run.delete(plant.id).await?;
     response.expect(response.is_success() && response.header("content-type").is_none(), "no Content-Type")
 }
 
 async fn unknown(run: &mut Run) -> CheckResult {
-    let (id, name) = (run.tracker.new_id(), run.tracker.name("twice"));
-    run.create_plant(id, &name, None).await?;
-    run.remove(id).await?;
-    let again = run.delete(id).await?;
+    let plant = run.new_plant("twice");
+    run.create(&plant).await?.expect_success()?;
+    run.remove(plant.id).await?;
+    let again = run.delete(plant.id).await?;
     again.expect_error(404, 40400)?;
     let never = run.tracker.new_id();
     let never = run.delete(never).await?;
@@ -72,6 +75,26 @@ async fn invalid_id(run: &mut Run) -> CheckResult {
     }
     for id in bad {
         run.send(Request::new("DELETE", format!("/plants/{id}"))).await?.expect_error(400, 40005)?;
+    }
+    Ok(())
+}
+
+async fn reads(run: &mut Run) -> CheckResult {
+    run.may_read()?;
+    let fixture = run.fixture_plants().await?.swap_remove(0);
+    let response = run.get(&format!("/plants/{}?include=id", fixture.id)).await?;
+    let plant = response.plant()?;
+    let is_same = plant.id.is_some() && fixture.is_shown_as(&plant);
+    response.expect(is_same, format_args!("the plant `{}` with its id", fixture.name))
+}
+
+async fn reads_unknown(run: &mut Run) -> CheckResult {
+    let id = run.tracker.new_id();
+    let read = run.get(&format!("/plants/{id}")).await?;
+    read.expect_error(404, 40400)?;
+    if run.scopes.delete {
+        let deleted = run.delete(id).await?;
+        read.expect(read.body == deleted.body, "the same body as for a delete")?;
     }
     Ok(())
 }

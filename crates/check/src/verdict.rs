@@ -1,0 +1,72 @@
+//! Results of the checks.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The set of rules that are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Rules of the interface.
+    Interface,
+    /// Rules of the interface, and those that this project adds.
+    Full,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "verdict", content = "detail")]
+pub enum Verdict {
+    Holds,
+    /// The expected and the actual behaviour.
+    Fails(String),
+    /// There is nothing to check, for example because the token lacks a scope.
+    #[serde(rename = "not applicable")]
+    NotApplicable(String),
+    /// The check could not be run.
+    Untried(String),
+}
+
+/// Result of a check or of a step of it. The error is a verdict other than [`Verdict::Holds`].
+pub(crate) type CheckResult<T = ()> = Result<T, Verdict>;
+
+impl Verdict {
+    pub(crate) fn fails(reason: impl fmt::Display) -> Self {
+        Self::Fails(reason.to_string())
+    }
+
+    pub(crate) fn not_applicable(reason: impl fmt::Display) -> Self {
+        Self::NotApplicable(reason.to_string())
+    }
+
+    pub(crate) fn untried(reason: impl fmt::Display) -> Self {
+        Self::Untried(reason.to_string())
+    }
+
+    pub(crate) fn of(result: CheckResult) -> Self {
+        result.err().unwrap_or(Self::Holds)
+    }
+
+    /// Returns the reason why the rule is not known to hold.
+    pub fn detail(&self) -> Option<&str> {
+        match self {
+            Self::Holds => None,
+            Self::Fails(reason) | Self::NotApplicable(reason) | Self::Untried(reason) => Some(reason),
+        }
+    }
+}
+
+/// A check and its verdict, as `--json` shows them.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    #[serde(rename = "check")]
+    pub id: &'static str,
+    #[serde(rename = "about")]
+    pub group: &'static str,
+    pub level: Level,
+    /// The rule that is checked.
+    #[serde(rename = "what_must_hold")]
+    pub description: &'static str,
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
