@@ -1,38 +1,29 @@
-//! The command line: one file per subcommand, with its options and its `run`. The only place that prints, reads the environment
+//! The command line: a file per subcommand or for a few small ones, with options and `run`. The only place that prints, reads the environment
 //! and chooses exit codes (the store exits on its own if it cannot continue safely).
 
-mod backup;
 mod check;
-mod completions;
-mod copy;
+mod documents;
 mod environment;
-pub(crate) mod exit;
 mod export;
-mod format;
 mod import;
-mod man;
-mod migrate;
-mod openapi;
-pub(crate) mod parse_error;
-mod progress;
-mod proxies;
-mod restore;
-mod runtime;
+mod maintenance;
+pub(crate) mod process;
 mod serve;
 mod share;
-mod signals;
-mod stdio;
 mod store_options;
-mod store_url;
-mod style;
 mod table;
+mod terminal;
 mod token;
 mod user;
-mod value_parser;
 
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use self::stdio::print_warning;
+use self::environment::{known_variables, origin};
+use self::process::USAGE_ERROR_CODE;
+use self::terminal::{print_error, print_warning};
 
 /// Keeps people's plants: a small HTTP/JSON service.
 #[derive(Parser)]
@@ -54,20 +45,20 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(Box<serve::Options>),
-    Migrate(migrate::Options),
+    Migrate(maintenance::Migrate),
     Token(token::Options),
     Share(share::Options),
     User(user::Options),
-    Openapi(openapi::Options),
+    Openapi(documents::OpenApi),
     Export(export::Options),
     Import(import::Options),
-    Backup(backup::Options),
-    Restore(restore::Options),
-    Copy(copy::Options),
+    Backup(maintenance::Backup),
+    Restore(maintenance::Restore),
+    Copy(maintenance::Copy),
     Check(check::CheckOptions),
     Probe(check::ProbeOptions),
-    Completions(completions::Options),
-    Man(man::Options),
+    Completions(documents::Completions),
+    Man(documents::ManOptions),
 }
 
 impl Cli {
@@ -98,4 +89,53 @@ impl Cli {
             Command::Man(options) => options.run(program),
         }
     }
+}
+
+/// Prints the error and returns its exit code. The parser also reports help and the version as errors; they are printed unchanged.
+pub(crate) fn report_parse_error(mut error: clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        let _ = error.print();
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE_ERROR_CODE));
+    }
+    // The parser sorts the names that are similar to a misspelled one by similarity.
+    if let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand)
+        && let Some(best) = names.last().cloned()
+    {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(best));
+    }
+    match invalid_argument(&error) {
+        Some(argument) if argument.starts_with("--token") => print_error(check::TOKEN_ARGUMENT_MESSAGE),
+        argument => print_error(&one_line(&message(&error, argument))),
+    }
+    ExitCode::from(USAGE_ERROR_CODE)
+}
+
+fn invalid_argument(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(argument) => Some(argument),
+        _ => None,
+    }
+}
+
+/// Returns the parser's message, with the environment variable in place of the option if the value comes from there.
+fn message(error: &clap::Error, argument: Option<&str>) -> String {
+    let text = error.to_string();
+    let Some(argument) = argument else { return text };
+    let option = argument.split([' ', '=']).next().unwrap_or(argument);
+    let origin = origin(option);
+    if known_variables(&Cli::command()).contains(&origin) {
+        text.replace(&format!("'{argument}'"), &origin)
+    } else {
+        text
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let text = text.split("\n\nUsage:").next().unwrap_or(text);
+    let text = text.split("\n\nFor more information").next().unwrap_or(text);
+    let line = text.replace("tip:", "; tip:").split_whitespace().collect::<Vec<_>>().join(" ").replace(" ;", ";");
+    format!("{} (see --help)", line.strip_prefix("error: ").unwrap_or(&line))
 }

@@ -4,13 +4,14 @@ mod cli;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::Parser as _;
 
-use self::cli::{Cli, exit, parse_error};
+use self::cli::process::exit_code;
+use self::cli::{Cli, report_parse_error};
 
 fn main() -> ExitCode {
     match Cli::try_parse() {
-        Ok(cli) => exit::exit_code(cli.run()),
-        Err(error) => parse_error::report(error, &Cli::command()),
+        Ok(cli) => exit_code(cli.run()),
+        Err(error) => report_parse_error(error),
     }
 }

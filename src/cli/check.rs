@@ -11,19 +11,14 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use serde::Serialize;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::environment::TOKEN_VARIABLE;
-use super::exit::UsageError;
-use super::format::strip_os_error_codes;
-use super::proxies::proxies;
-use super::runtime::{block_on, current_thread_runtime};
-use super::signals::on_end_signal;
-use super::stdio::{is_dash, print, print_json, print_warning};
-use super::style::{Style, Styler};
-use super::value_parser::duration;
+use super::environment::{TOKEN_VARIABLE, UsageError, proxies, variable};
+use super::process::{block_on, current_thread_runtime, on_end_signal};
+use super::terminal::{Style, Styler, is_dash, print, print_json, print_warning, strip_os_error_codes};
 use plantstore_check::{self, Finding, Level, Verdict, server_url};
 use plantstore_client::{HttpUrl, Proxies};
 use plantstore_model::text::Escaped;
 use plantstore_model::token::TOKEN_PREFIX;
+use plantstore_server::value_parser::duration;
 
 /// The error message about a token that is passed as an argument.
 pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where every user of this \
@@ -117,7 +112,8 @@ impl CheckOptions {
     fn token(&self) -> anyhow::Result<String> {
         let text = match &self.token_file {
             Some(file) => read_token(file)?,
-            None => variable(TOKEN_VARIABLE).ok_or_else(|| {
+            // An option of this name would invite a token onto the command line.
+            None => variable(TOKEN_VARIABLE).and_then(|token| token.into_string().ok()).ok_or_else(|| {
                 UsageError(format!("no token: put it into {TOKEN_VARIABLE} or a file named by --token-file"))
             })?,
         };
@@ -127,11 +123,6 @@ impl CheckOptions {
         }
         Ok(token.to_owned())
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "an option of this name would invite a token onto the command line")]
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn read_token(file: &Path) -> anyhow::Result<String> {

@@ -1,8 +1,12 @@
-//! Options given as environment variables, and warnings about variables that are misspelled.
+//! Environment variables and errors of use: options given as variables, warnings about misspelled ones, and variables of other programs.
 
 use std::env;
+use std::ffi::OsString;
 
 use clap::Command;
+use strsim::levenshtein;
+
+use plantstore_client::Proxies;
 
 /// The variable with the token for `plantstore check`. It has no option.
 pub(super) const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
@@ -10,6 +14,35 @@ pub(super) const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
 const VARIABLE_PREFIX: &str = "PLANTSTORE_";
 /// Maximum edit distance at which a name counts as a misspelling of a known one.
 const MISSPELLING_DISTANCE_MAX: usize = 3;
+
+/// An error in the command line or the environment.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct UsageError(pub(super) String);
+
+/// Reads a variable that has no option, for example one that systemd or a shell defines. Empty counts as not set.
+#[expect(clippy::disallowed_methods, reason = "variables without an option")]
+pub(super) fn variable(name: &str) -> Option<OsString> {
+    env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// Reads `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`. As in curl, the lower-case names take precedence.
+pub(super) fn proxies() -> Result<Proxies, UsageError> {
+    #[expect(clippy::disallowed_methods, reason = "an empty variable takes precedence, too")]
+    let [http, https, none_for] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"].map(|name| {
+        [name.to_lowercase().as_str(), name].into_iter().find_map(|name| env::var(name).ok()).unwrap_or_default()
+    });
+    Proxies::new(&http, &https, &none_for).map_err(|error| UsageError(format!("HTTP_PROXY or HTTPS_PROXY: {error}")))
+}
+
+/// Parses the variable of an option that has no value. Empty counts as not given.
+pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "" | "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err("write true or false"),
+    }
+}
 
 /// Returns the source of an option's value, for messages: the option itself, or its variable. Only for options with a variable.
 pub(super) fn origin(option: &str) -> String {
@@ -36,7 +69,7 @@ pub(super) fn warnings(program: &Command) -> Vec<String> {
 
 /// Returns the warning about a variable that is not among the known ones.
 pub(super) fn ignored(name: &str, known: &[String]) -> String {
-    let nearest = known.iter().map(|known| (edit_distance(name, known), known)).min();
+    let nearest = known.iter().map(|known| (levenshtein(name, known), known)).min();
     match nearest {
         Some((edits, known)) if edits <= MISSPELLING_DISTANCE_MAX => {
             format!("the variable {name} is ignored: there is no such option; did you mean {known}?")
@@ -60,32 +93,4 @@ pub(super) fn known_variables(program: &Command) -> Vec<String> {
 fn is_set_by_kubernetes(name: &str, value: &str) -> bool {
     let rest = &name[VARIABLE_PREFIX.len()..];
     rest.starts_with("SERVICE_") || rest.starts_with("PORT_") || (rest == "PORT" && value.contains("://"))
-}
-
-/// Returns the Levenshtein distance: the fewest characters to insert, remove or change.
-fn edit_distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.chars().count()).collect();
-    for (above, left) in from.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
-        for (column, right) in to.chars().enumerate() {
-            let changed = diagonal + usize::from(left != right);
-            diagonal = row[column + 1];
-            row[column + 1] = changed.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn edit_distance_counts_edits() {
-        for (from, to, edits) in
-            [("", "", 0), ("abc", "abc", 0), ("abc", "", 3), ("LISTN", "LISTEN", 1), ("kitten", "sitting", 3)]
-        {
-            assert_eq!(edit_distance(from, to), edits, "{from} {to}");
-        }
-    }
 }

@@ -6,12 +6,9 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 
-use super::format::count;
-use super::progress::ProgressBar;
-use super::runtime::{block_on, start_log};
-use super::signals::discard_partial_files_on_end_signal;
-use super::stdio::is_dash;
+use super::process::{block_on, discard_partial_files_on_end_signal, start_log};
 use super::store_options::{STORE_TIMEOUT, StoreOption};
+use super::terminal::{ProgressBar, count, is_dash};
 use super::user::unknown_user;
 use plantstore_model::user::UserName;
 use plantstore_store::new_file::{NewFile, NewFileError};

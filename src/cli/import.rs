@@ -8,14 +8,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
 
-use super::format::{count, group_digits};
-use super::progress::ProgressBar;
-use super::runtime::block_on;
-use super::signals::{EndSignal, Interrupted, first_end_signal};
-use super::stdio::is_dash;
+use super::process::{EndSignal, Interrupted, block_on, first_end_signal};
 use super::store_options::{CreateOption, StoreOption};
-use super::value_parser::number;
+use super::terminal::{ProgressBar, count, is_dash};
 use plantstore_model::text::Escaped;
+use plantstore_server::value_parser::{group_digits, number};
 use plantstore_store::StoreError;
 use plantstore_store::transfer::{self, ImportEvent, ImportInput, ImportSummary, StopReason};
 

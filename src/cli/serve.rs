@@ -1,43 +1,38 @@
 //! `plantstore serve`: runs the service.
 
 mod announcement;
-mod cors;
 mod first_token;
+mod lifecycle;
 mod listener;
-mod log_options;
 mod monitoring;
-mod notify;
-mod oidc;
+mod options;
 mod otel;
-mod shutdown_signal;
-mod sweeper;
 mod tls;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
 use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::sync::oneshot;
 
 use self::announcement::{ServiceAddress, announce};
-use self::cors::CorsOptions;
-use self::listener::bind;
-use self::log_options::LogOptions;
+use self::lifecycle::{Supervisor, shutdown_signal};
+use self::listener::{bind, listen_address};
 use self::monitoring::{MonitoringOptions, TraceExport};
-use self::notify::Supervisor;
-use self::oidc::OidcOptions;
-use self::shutdown_signal::shutdown_signal;
-use self::sweeper::Sweeper;
+use self::options::{CorsOptions, LimitOptions, LogOptions, OidcOptions};
 use self::tls::TlsOptions;
-use super::environment::origin;
-use super::exit::UsageError;
+use super::environment::switch;
 use super::store_options::StoreOption;
-use super::value_parser::{duration, listen_address, number, switch};
-use plantstore_server::{ApiLimits, AuthLimits, Server, ServerSettings, Tls, TransportLimits, TrustedProxies};
-use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
+use super::user::SWEEP_PAUSE;
+use plantstore_server::{Server, ServerSettings, Tls, TrustedProxies};
+use plantstore_store::{OpenOptions, SWEEP_DELAY, SchemaChange, Store, StoreUrl};
 
+/// Time between two sweeps when there was nothing to remove.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Minimum time for the store to finish its writes, also when the shutdown grace is used up.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for opening a store that other processes write to.
@@ -86,34 +81,6 @@ pub(super) struct Options {
     cors: CorsOptions,
     #[command(flatten)]
     monitoring: MonitoringOptions,
-}
-
-#[derive(Args)]
-#[command(next_help_heading = "Limits")]
-struct LimitOptions {
-    #[command(flatten)]
-    transport: TransportLimits,
-    #[command(flatten)]
-    api: ApiLimits,
-    /// Maximum number of creates and deletes that wait for their commit; beyond it the status is 503
-    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = number::<usize>(1..=1_000_000))]
-    write_queue: usize,
-    /// Time limit for a response of the database server, or for the write lock of a file; after it the status is 503
-    #[arg(long, value_name = "TIME", env = "PLANTSTORE_STORE_TIMEOUT", default_value = "2s", value_parser = duration)]
-    store_timeout: Duration,
-    #[command(flatten)]
-    auth: AuthLimits,
-}
-
-impl LimitOptions {
-    fn check(&self) -> Result<(), UsageError> {
-        match (self.auth.rate_limit, self.auth.rate_burst) {
-            (None, Some(_)) => {
-                Err(UsageError(format!("{} needs a --rate-limit, for example 100/s", origin("--rate-burst"))))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Options {
@@ -253,5 +220,42 @@ fn raise_file_limit(connections: u64) {
     limit.current = Some(allowed);
     if setrlimit(Resource::Nofile, limit).is_err() || allowed < wanted {
         tracing::warn!(limit = allowed, needed = wanted, "the open file limit is too low for --max-connections");
+    }
+}
+
+/// Removes the plants of deleted users and expired idempotency keys from a thread of its own.
+struct Sweeper {
+    stop: mpsc::Sender<()>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Sweeper {
+    fn start(store: &Arc<Store>) -> Self {
+        // A weak reference, so that the store can close: what is left is removed after the next start.
+        let store = Arc::downgrade(store);
+        let runtime = tokio::runtime::Handle::current();
+        let (stop, stopped) = mpsc::channel();
+        let (end, ended) = oneshot::channel();
+        thread::spawn(move || {
+            // The store requires this delay before the first sweep.
+            let mut pause = SWEEP_DELAY;
+            while stopped.recv_timeout(pause) == Err(mpsc::RecvTimeoutError::Timeout)
+                && let Some(store) = store.upgrade()
+            {
+                // A failed sweep is retried the next time and does not affect the other.
+                let [plants, keys] =
+                    runtime.block_on(async { [store.sweep_deleted_users().await, store.sweep_expired_keys().await] });
+                let removed = plants.unwrap_or(0) + keys.unwrap_or(0);
+                pause = if removed > 0 { SWEEP_PAUSE } else { SWEEP_INTERVAL };
+            }
+            let _ = end.send(());
+        });
+        Self { stop, ended }
+    }
+
+    /// Stops after the current step.
+    async fn finish(self) {
+        drop(self.stop);
+        let _ = self.ended.await;
     }
 }

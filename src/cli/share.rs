@@ -6,14 +6,13 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 
-use super::exit::UsageError;
-use super::format::format_date_time;
-use super::stdio::print_json;
+use super::environment::UsageError;
 use super::store_options::{ListCommandOptions, StoreOption};
 use super::table::{
     self,
     Column::{Text, Wrapped},
 };
+use super::terminal::{format_date_time, print_json};
 use super::user::unknown_user;
 use plantstore_model::user::{Role, UserName};
 use plantstore_store::{GrantOutcome, SHARES_RECEIVED_MAX, SchemaChange, StoredShare};

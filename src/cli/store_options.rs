@@ -1,14 +1,15 @@
-//! Options that select a store, shared by the commands that open one.
+//! Options that select a store, shared by the commands that open one, store URLs, and the passwords of their databases.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::environment::origin;
-use super::runtime::{block_on, start_log};
-use super::store_url::{parse_store_url, warn_of_exposure};
-use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
+use super::environment::{UsageError, origin, variable};
+use super::process::{block_on, start_log};
+use super::terminal::is_dash;
+use plantstore_store::{OpenOptions, PostgresUrl, SchemaChange, Store, StoreUrl};
 
 /// Time limit of a command for a busy store.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -96,4 +97,57 @@ impl StoreOption {
             result
         })
     }
+}
+
+/// Parses the store URL given with this option and adds the database password.
+pub(super) fn parse_store_url(option: &str, text: &str) -> anyhow::Result<StoreUrl> {
+    let mut url = text.parse().map_err(|error| UsageError(format!("{option}: {error}")))?;
+    if let StoreUrl::Postgres(url) = &mut url {
+        find_password(url)?;
+    }
+    Ok(url)
+}
+
+/// Returns the URL of the store in this file.
+pub(super) fn store_file(path: PathBuf) -> Result<StoreUrl, UsageError> {
+    if is_dash(&path) {
+        return Err(UsageError("a store cannot be read or written through a pipe: name a file".to_owned()));
+    }
+    Ok(StoreUrl::Sqlite(path))
+}
+
+/// Logs a warning if the URL has a password and is an argument, which every user of the machine can read, and one if an attacker
+/// on the network could pretend to be the database. `alternative` continues the list of better places for a password.
+pub(super) fn warn_of_exposure(option: &str, text: &str, alternative: &str) {
+    let Ok(StoreUrl::Postgres(url)) = text.parse() else { return };
+    if let Some(host) = url.unverified_host() {
+        tracing::warn!(
+            host,
+            "the database is not verified, so an attacker on the network can read and change the plants: use sslmode=verify-full"
+        );
+    }
+    if url.has_password() && std::env::args().any(|argument| argument.ends_with(text)) {
+        tracing::warn!(
+            "the password in {option} is visible to all users of this machine: \
+             put it into PGPASSWORD, a file named by PGPASSFILE{alternative}"
+        );
+    }
+}
+
+/// Adds the password to a URL without one, from the same places as PostgreSQL's own programs.
+fn find_password(url: &mut PostgresUrl) -> anyhow::Result<()> {
+    if url.has_password() {
+        return Ok(());
+    }
+    if let Some(password) = variable("PGPASSWORD") {
+        url.set_password(&password.to_string_lossy());
+    } else if let Some(file) = variable("PGPASSFILE") {
+        url.set_password_from(&PathBuf::from(file))?;
+    } else if let Some(file) = variable("HOME").map(|home| PathBuf::from(home).join(".pgpass"))
+        && file.exists()
+    {
+        // Errors are ignored, because the user did not name this file, and the database may need no password.
+        let _ = url.set_password_from(&file);
+    }
+    Ok(())
 }

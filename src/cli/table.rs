@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::stdio;
+use super::terminal;
 use plantstore_model::text::Escaped;
 
 /// Columns of a terminal.
@@ -31,7 +31,7 @@ impl Column {
 pub(super) fn print<const N: usize>(columns: [Column; N], rows: &[[String; N]]) -> anyhow::Result<()> {
     let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| Escaped(cell).to_string())).collect();
     let widths = widths(&columns, &rows);
-    stdio::print(|output| {
+    terminal::print(|output| {
         let mut write = |cells: &[String; N]| {
             let cells: Vec<Vec<&str>> = cells.iter().zip(widths).map(|(cell, width)| wrap(cell, width)).collect();
             let height = cells.iter().map(Vec::len).max().unwrap_or_default();

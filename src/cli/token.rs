@@ -8,19 +8,18 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::format::{format_date, format_date_time};
-use super::stdio::print_json;
 use super::store_options::{CreateOption, ListCommandOptions, StoreOption};
 use super::table::{
     self,
     Column::{Number, Text, Wrapped},
 };
-use super::value_parser::duration;
+use super::terminal::{format_date, format_date_time, print_json};
 use plantstore_model::token::{
     PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel, TokenState,
 };
 use plantstore_model::user::UserName;
-use plantstore_store::{SchemaChange, Store, StoredName, StoredToken};
+use plantstore_server::value_parser::duration;
+use plantstore_store::{SchemaChange, StoredName, StoredToken};
 
 /// Lifetime of a token that is issued without `--expires`.
 const DEFAULT_EXPIRY: &str = "90d";
@@ -131,13 +130,6 @@ impl Options {
     }
 }
 
-/// Generates a token and stores its hash.
-async fn issue(store: &Store, user: &UserName, attributes: &TokenAttributes) -> anyhow::Result<(TokenId, PlainToken)> {
-    let token = PlainToken::generate()?;
-    let id = store.create_token(user, &token.hash(), attributes).await?;
-    Ok((id, token))
-}
-
 /// Returns the attributes of a token with the default scopes and lifetime.
 pub(super) fn default_attributes(label: TokenLabel) -> TokenAttributes {
     let created = Timestamp::now();
@@ -162,7 +154,8 @@ impl CreateToken {
             Expiry::After(time) => Some(attributes.created.checked_add(time).unwrap_or(Timestamp::MAX)),
         };
         let id = self.store.with(self.new_store.schema_change(), async |store| {
-            let (id, token) = issue(store, &self.user, &attributes).await?;
+            let token = PlainToken::generate()?;
+            let id = store.create_token(&self.user, &token.hash(), &attributes).await?;
             let mut output = io::stdout().lock();
             if let Err(error) = writeln!(output, "{}", token.reveal()).and_then(|()| output.flush()) {
                 // No user has seen the token, so it must not stay valid.

@@ -6,15 +6,15 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
-use super::format::{count, format_date_time, group_digits};
-use super::stdio::print_json;
 use super::store_options::{ListCommandOptions, StoreOption};
 use super::table::{
     self,
     Column::{Number, Text, Wrapped},
 };
+use super::terminal::{count, format_date_time, print_json};
 use plantstore_model::text::Escaped;
 use plantstore_model::user::UserName;
+use plantstore_server::value_parser::group_digits;
 use plantstore_store::{SWEEP_DELAY, SchemaChange, Store, StoreError, StoredUser};
 
 /// Pause between two batches of a removal, in which servers can write.

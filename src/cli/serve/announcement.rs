@@ -7,7 +7,7 @@ use super::first_token::FirstToken;
 use super::listener::is_free_port;
 use super::monitoring::MetricsListener;
 use super::tls::TlsOptions;
-use crate::cli::style::{Style, Styler};
+use crate::cli::terminal::{Style, Styler};
 use plantstore_store::StoreUrl;
 
 /// The address of the service: as the operator gave it, and with the port in use.

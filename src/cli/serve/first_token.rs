@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use crate::cli::exit::UsageError;
+use crate::cli::environment::UsageError;
 use crate::cli::token::default_attributes;
 use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenId, TokenLabel};
 use plantstore_model::user::UserName;

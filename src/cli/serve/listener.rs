@@ -1,7 +1,7 @@
-//! Listening sockets.
+//! Listening sockets, and the addresses that options give them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
 
@@ -10,6 +10,17 @@ use crate::cli::environment::origin;
 /// Connections that may wait to be accepted. The system drops the first packet of those beyond it, and their clients try
 /// again only after a second. The system may have a lower maximum (`net.core.somaxconn` on Linux: 4,096 by default).
 const BACKLOG: u32 = 4_096;
+
+/// Parses an address to listen on; a port alone means the loopback address.
+pub(super) fn listen_address(text: &str) -> Result<String, &'static str> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string());
+    }
+    let complete = text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    let advice = "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone, for example 8080; ports go \
+                  up to 65535";
+    if complete { Ok(text.to_owned()) } else { Err(advice) }
+}
 
 /// Binds an address. `option` is the option that it was given with, for messages.
 pub(super) async fn bind(listen: &str, option: &str) -> anyhow::Result<TcpListener> {

@@ -9,12 +9,9 @@ use clap::Args;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::listener::{bind, is_free_port};
-use super::otel;
-use crate::cli::environment::origin;
-use crate::cli::exit::UsageError;
-use crate::cli::proxies::proxies;
-use crate::cli::value_parser::{listen_address, share};
+use super::listener::{bind, is_free_port, listen_address};
+use super::otel::{self, share};
+use crate::cli::environment::{UsageError, origin, proxies};
 use plantstore_server::{Collector, CollectorSettings, Endpoint, Server, Tls, serve_metrics};
 use plantstore_telemetry::metrics::{Exposition, Process};
 

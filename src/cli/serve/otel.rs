@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use plantstore_server::Endpoint;
 
-use crate::cli::environment::ignored;
-use crate::cli::exit::UsageError;
-use crate::cli::value_parser::{SHARE_ADVICE, share};
+use crate::cli::environment::{UsageError, ignored};
 
 const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,6 +25,13 @@ const COMPRESSION: &str = "OTEL_EXPORTER_OTLP_COMPRESSION";
 const OTHER_SIGNALS: [&str; 3] = ["METRICS_", "LOGS_", "PROFILES_"];
 const SAMPLERS: [&str; 3] = ["always_on", "always_off", "traceidratio"];
 const LIST_ADVICE: &str = "write NAME=VALUE,NAME=VALUE, with special characters percent-encoded";
+
+const SHARE_ADVICE: &str = "write a share from 0 (none) to 1 (all), for example 0.05 for one in twenty";
+
+/// Parses a share from 0 to 1.
+pub(super) fn share(text: &str) -> Result<f64, &'static str> {
+    text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or(SHARE_ADVICE)
+}
 
 /// Checks the value of a variable.
 type Check = fn(&str) -> bool;

@@ -9,9 +9,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 
-use crate::cli::environment::origin;
-use crate::cli::exit::UsageError;
-use crate::cli::value_parser::switch;
+use crate::cli::environment::{UsageError, origin, switch};
 use plantstore_server::{CertificateFileError, CertificateReload, Tls};
 
 /// Time between two checks of the files for changes.

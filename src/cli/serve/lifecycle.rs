@@ -1,11 +1,81 @@
-//! Notifications for systemd (`Type=notify`): ready, alive, stopping.
+//! Start and end of the service: the signals that end it (SIGTERM, SIGINT, or the closing of the terminal that it was started on),
+//! and notifications for systemd (`Type=notify`): ready, alive, stopping.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::cli::environment::variable;
+use crate::cli::process::is_ignored;
+
+/// Resolves at the first signal to stop, or when the terminal is closed; another signal ends the process at once. Must be called
+/// before another part of the process listens for SIGHUP.
+pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let mut terminal = ControllingTerminal::of_this_process()?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut next = async move || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let (sender, stop) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = next() => {}
+            () = terminal.closed() => {}
+        }
+        tracing::info!("shutting down: finishing requests in flight; a second signal stops immediately");
+        let _ = sender.send(());
+        next().await;
+        // Logged as an error, because the process waits until errors are written.
+        tracing::error!("stopped immediately");
+        std::process::exit(1);
+    });
+    Ok(async move {
+        let _ = stop.await;
+    })
+}
+
+/// The terminal that the service was started on, if any. SIGHUP has two meanings: the certificate is to be read again, which
+/// [`super::tls`] does, or the terminal was closed.
+struct ControllingTerminal {
+    hangup: Signal,
+    /// True if the service ends with its terminal.
+    attached: bool,
+}
+
+impl ControllingTerminal {
+    fn of_this_process() -> anyhow::Result<Self> {
+        // `nohup` and similar programs make the process ignore SIGHUP.
+        let attached = has_terminal() && !is_ignored(SignalKind::hangup());
+        let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+        Ok(Self { hangup, attached })
+    }
+
+    /// Resolves when the terminal was closed.
+    async fn closed(&mut self) {
+        while self.hangup.recv().await.is_some() {
+            if self.attached && !has_terminal() {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Checks that the process has a controlling terminal.
+fn has_terminal() -> bool {
+    fs::File::open("/dev/tty").is_ok()
+}
 
 /// The service manager of this process, if it expects notifications.
 #[derive(Clone)]
@@ -91,9 +161,4 @@ fn abstract_address(name: &[u8]) -> io::Result<SocketAddr> {
 #[cfg(not(target_os = "linux"))]
 fn abstract_address(_: &[u8]) -> io::Result<SocketAddr> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux has abstract socket addresses"))
-}
-
-#[expect(clippy::disallowed_methods, reason = "variables of systemd, not options of this program")]
-fn variable(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|value| !value.is_empty())
 }

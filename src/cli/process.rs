@@ -1,17 +1,49 @@
-//! Signals that end a command: SIGINT (Ctrl-C), SIGTERM, and SIGHUP (its terminal was closed).
+//! The process of a command: runtime and log, the signals that end it (SIGINT, SIGTERM, and SIGHUP if its terminal was closed), and
+//! its exit code: 0 for success, 1 for failure, 2 for a usage error, and 128 plus the number of a signal that ended it.
 
 use std::fs;
 use std::future::poll_fn;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::task::Poll;
 use std::thread;
 
 use anyhow::Context as _;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::Level;
 
-use super::progress::clear_line;
-use super::runtime::current_thread_runtime;
+use super::environment::UsageError;
+use super::terminal::{clear_line, print_error};
 use plantstore_store::new_file;
+use plantstore_telemetry::logging;
+
+pub(super) const USAGE_ERROR_CODE: u8 = 2;
+
+/// Prints the error of a command, if any, and returns its exit code.
+pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    print_error(&format!("{error:#}"));
+    ExitCode::from(match error.downcast_ref::<Interrupted>() {
+        Some(interrupted) => interrupted.exit_code(),
+        None if error.is::<UsageError>() => USAGE_ERROR_CODE,
+        None => 1,
+    })
+}
+
+pub(super) fn current_thread_runtime() -> anyhow::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("cannot start")
+}
+
+/// Runs a command to its end on this thread.
+pub(super) fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    current_thread_runtime()?.block_on(work)
+}
+
+/// Logs warnings and errors in the human-readable format until the guard is dropped.
+pub(super) fn start_log() -> logging::Guard {
+    logging::start(logging::Format::Human, Level::WARN)
+}
 
 /// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! `plantstore man`: the manual, generated from the options that the parser reads.
+//! Documents generated from the program itself: `plantstore openapi`, `completions` and `man`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,18 +6,50 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Command};
+use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::exit::UsageError;
-use super::format::count;
-use super::stdio::print;
+use super::environment::UsageError;
+use super::terminal::{count, print, print_json};
+
+/// Print the OpenAPI document that the service serves at /openapi.json
+#[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore openapi > openapi.json")]
+pub(super) struct OpenApi {}
+
+impl OpenApi {
+    #[expect(clippy::unused_self, reason = "all commands have the same signature")]
+    pub(super) fn run(&self) -> anyhow::Result<()> {
+        print_json(&plantstore_server::openapi())
+    }
+}
+
+/// Print the completion script of a shell
+#[derive(Args)]
+#[command(after_help = "Examples:
+  plantstore completions bash > /etc/bash_completion.d/plantstore
+  plantstore completions fish > ~/.config/fish/completions/plantstore.fish")]
+pub(super) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    shell: Shell,
+}
+
+impl Completions {
+    pub(super) fn run(&self, mut program: Command) -> anyhow::Result<()> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut program, env!("CARGO_PKG_NAME"), &mut script);
+        print(|output| output.write_all(&script))
+    }
+}
 
 /// Print a manual page, or write all of them into a directory
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore man serve | man -l -
   plantstore man --output /usr/local/share/man/man1")]
-pub(super) struct Options {
+pub(super) struct ManOptions {
     /// The command of the page, for example `token create`; the overview unless given
     #[arg(value_name = "COMMAND", conflicts_with = "output")]
     command: Vec<String>,
@@ -26,7 +58,7 @@ pub(super) struct Options {
     output: Option<PathBuf>,
 }
 
-impl Options {
+impl ManOptions {
     pub(super) fn run(&self, program: Command) -> anyhow::Result<()> {
         let mut program = program.disable_help_subcommand(true);
         program.build();

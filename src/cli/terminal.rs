@@ -1,0 +1,212 @@
+//! Text on the standard streams: results go to standard output, errors, warnings and progress to standard error. Text is styled
+//! only on a terminal that has styles, unless `NO_COLOR` is set (<https://no-color.org>).
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::environment::variable;
+use plantstore_model::text::Escaped;
+use plantstore_server::value_parser::group_digits;
+use plantstore_store::transfer::TransferProgress;
+
+/// Shortest time between two updates of a progress bar.
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
+/// Width of a progress bar in characters.
+const BAR_WIDTH: u64 = 20;
+
+/// Writes a command's results to standard output. A reader that closes the pipe early is not an error.
+pub(super) fn print(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    match write(&mut output).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("cannot print"),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    // An invisible character can only be in a string, where its escaped form means the same.
+    print(|output| text.lines().try_for_each(|line| writeln!(output, "{}", Escaped(line))))
+}
+
+pub(super) fn print_error(message: &str) {
+    let mut errors = io::stderr();
+    let label = Styler::new(&errors).apply(Style::Error, "error:");
+    let _ = writeln!(errors, "{label} {}", Escaped(&strip_os_error_codes(message)));
+}
+
+pub(super) fn print_warning(message: &str) {
+    let mut errors = io::stderr();
+    let label = Styler::new(&errors).apply(Style::Warning, "warning:");
+    let _ = writeln!(errors, "{label} {}", Escaped(message));
+}
+
+/// Checks for `-`, which stands for standard input or output.
+pub(super) fn is_dash(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Style {
+    Address,
+    Error,
+    Faint,
+    Strong,
+    Success,
+    Warning,
+}
+
+impl Style {
+    /// Returns the parameters of the escape sequence that starts the style.
+    const fn parameters(self) -> &'static str {
+        match self {
+            Self::Address => "36",
+            Self::Error => "31;1",
+            Self::Faint => "2",
+            Self::Strong => "1",
+            Self::Success => "32",
+            Self::Warning => "33;1",
+        }
+    }
+}
+
+/// Applies styles to text for one output stream.
+#[derive(Clone, Copy)]
+pub(super) struct Styler {
+    enabled: bool,
+}
+
+impl Styler {
+    pub(super) fn new(output: &impl IsTerminal) -> Self {
+        let enabled = output.is_terminal()
+            && variable("NO_COLOR").is_none()
+            && variable("TERM").is_none_or(|term| term != "dumb");
+        Self { enabled }
+    }
+
+    pub(super) fn is_enabled(self) -> bool {
+        self.enabled
+    }
+
+    pub(super) fn apply(self, style: Style, text: &str) -> String {
+        if self.enabled { format!("\x1b[{}m{text}\x1b[0m", style.parameters()) } else { text.to_owned() }
+    }
+}
+
+/// Formats a number with its noun: `1 plant`, `2,000 plants`.
+pub(super) fn count(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", group_digits(number), if number == 1 { "" } else { "s" })
+}
+
+pub(super) fn format_date_time(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d %H:%M").to_string()
+}
+
+pub(super) fn format_date(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%d").to_string()
+}
+
+/// Removes the ` (os error N)` that the standard library adds to messages of the operating system.
+pub(super) fn strip_os_error_codes(message: &str) -> String {
+    let mut pieces = message.split(" (os error ");
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.split_once(')') {
+            Some((code, rest)) if code.bytes().all(|byte| byte.is_ascii_digit()) => text.push_str(rest),
+            _ => text.extend([" (os error ", piece]),
+        }
+    }
+    text
+}
+
+/// Progress bar on standard error. Dropping it clears the line.
+pub(super) struct ProgressBar {
+    shown: bool,
+    start: Instant,
+    drawn: Option<Instant>,
+}
+
+impl ProgressBar {
+    pub(super) fn new() -> Self {
+        Self { shown: io::stderr().is_terminal(), start: Instant::now(), drawn: None }
+    }
+
+    /// Draws the bar, at most once per `REDRAW_INTERVAL`.
+    pub(super) fn update(&mut self, progress: TransferProgress) {
+        if !self.shown || self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        // An error of the terminal does not stop the command.
+        let _ = write!(io::stderr(), "\r\x1b[K{}", progress_line(progress, self.start.elapsed()));
+    }
+
+    /// Clears the line for other output.
+    pub(super) fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            clear_line();
+        }
+    }
+}
+
+impl Drop for ProgressBar {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Clears the terminal's line, which may hold a progress bar.
+pub(super) fn clear_line() {
+    if io::stderr().is_terminal() {
+        let _ = write!(io::stderr(), "\r\x1b[K");
+    }
+}
+
+fn progress_line(progress: TransferProgress, elapsed: Duration) -> String {
+    let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+    let rate = progress.plants.saturating_mul(1_000) / milliseconds;
+    let counts = format!("{} plants, {}/s", group_digits(progress.plants), group_digits(rate));
+    match progress.percent {
+        None => counts,
+        Some(percent) => {
+            let full = percent * BAR_WIDTH / 100;
+            let bar: String = (0..BAR_WIDTH).map(|place| if place < full { '#' } else { '.' }).collect();
+            format!("[{bar}] {percent:3}% {counts}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operating_system_codes_are_stripped() {
+        let error = std::io::Error::from_raw_os_error(2).to_string();
+        assert!(error.contains("(os error 2)"), "{error}");
+        assert_eq!(
+            strip_os_error_codes(&format!("cannot read x: {error}; y")),
+            "cannot read x: No such file or directory; y"
+        );
+        assert_eq!(strip_os_error_codes("plain (os error x) text"), "plain (os error x) text");
+    }
+
+    #[test]
+    fn line_shows_counts_and_a_bar_if_the_total_is_known() {
+        let at = |plants, percent| progress_line(TransferProgress { plants, percent }, Duration::from_secs(2));
+        assert_eq!(at(0, None), "0 plants, 0/s");
+        assert_eq!(at(1_234_567, None), "1,234,567 plants, 617,283/s");
+        assert_eq!(at(1_000, Some(0)), "[....................]   0% 1,000 plants, 500/s");
+        assert_eq!(at(1_000, Some(50)), "[##########..........]  50% 1,000 plants, 500/s");
+        assert_eq!(at(1_000, Some(100)), "[####################] 100% 1,000 plants, 500/s");
+        assert_eq!(
+            progress_line(TransferProgress { plants: u64::MAX, percent: None }, Duration::ZERO).split(' ').count(),
+            3
+        );
+    }
+}
