@@ -4,34 +4,28 @@ mod accounts;
 pub mod cache;
 mod database;
 mod error;
-mod idempotency;
-mod merge;
 mod metrics;
 pub mod new_file;
 mod options;
 mod plants;
 mod postgres;
-mod range;
 mod reserve;
 mod sql;
 mod sqlite;
 mod store;
 pub mod transfer;
 mod url;
-mod version;
-mod write_queue;
 
 pub use self::accounts::{
     AcceptOutcome, CollectionAccess, CreateTokenOutcome, GrantOutcome, SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX,
     SWEEP_DELAY, ShareState, StoredName, StoredShare, StoredToken, StoredUser, TOKENS_MAX,
 };
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
-pub use self::idempotency::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteResult};
 pub use self::options::{OpenOptions, SchemaChange};
-pub use self::plants::{CreateOutcome, DeleteOutcome, ListStep, WriteContext};
+pub use self::plants::{
+    IdempotencyKey, ListStep, PlantRange, StoredError, Version, WriteContext, WriteOutcome, end_ranges_after,
+};
 pub use self::postgres::{PlacedTable, Placement};
-pub use self::range::{PlantRange, end_ranges_after};
 pub use self::reserve::{Reserve, ReservedPlace};
 pub use self::store::Store;
 pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};
-pub use self::version::Version;

@@ -1,44 +1,15 @@
-//! Arguments and results of operations on plants.
+//! Plants: the queue of writes, idempotency keys, and lists.
 
-use crate::version::Version;
-use plantstore_model::user::UserId;
+mod keys;
+mod list;
+mod write;
 
-/// The user who writes, and the owner of the plants, who are usually the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteContext {
-    pub user: UserId,
-    pub owner: UserId,
-}
-
-/// Result of a create.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreateOutcome {
-    Created,
-    /// The owner already has a plant with this id, which is unchanged.
-    Duplicate,
-    /// The user was deleted meanwhile.
-    NoUser,
-    /// The owner, who is another user, was deleted meanwhile.
-    NoOwner,
-}
-
-/// Result of a delete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeleteOutcome {
-    Deleted,
-    /// The owner has no plant with this id.
-    NoPlant,
-    /// The user was deleted meanwhile.
-    NoUser,
-    /// The owner, who is another user, was deleted meanwhile.
-    NoOwner,
-}
-
-/// Result of one step of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListStep {
-    /// True when the ranges hold more.
-    pub more: bool,
-    /// The version of each owner, from the same snapshot as the plants; `None` for a deleted owner.
-    pub versions: Vec<Option<Version>>,
-}
+pub(crate) use self::keys::{ClaimedKey, InFlightKeys, KEY_LIFETIME_SECONDS};
+pub use self::keys::{IdempotencyKey, StoredError};
+pub(crate) use self::list::{FetchedRows, PlantRow, fetch_sizes, merge, next_version};
+pub use self::list::{ListStep, PlantRange, Version, end_ranges_after};
+pub(crate) use self::write::{
+    BATCH_MAX, Job, JobOutcome, KeyOutcome, Timeouts, WriteQueue, execute_batch, is_worth_retrying_one_by_one, reply,
+    reply_all,
+};
+pub use self::write::{WriteContext, WriteOutcome};

@@ -9,15 +9,13 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 
 use crate::error::{OpenError, StoreError};
-use crate::idempotency::{ClaimedKey, IdempotencyKey, WriteResult};
 use crate::options::OpenOptions;
-use crate::plants::{CreateOutcome, DeleteOutcome, ListStep, WriteContext};
+use crate::plants::{
+    ClaimedKey, IdempotencyKey, Job, ListStep, PlantRange, Version, WriteContext, WriteOutcome, WriteQueue,
+};
 use crate::postgres::{self, PlacedTable, Postgres};
-use crate::range::PlantRange;
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
-use crate::version::Version;
-use crate::write_queue::{Job, WriteQueue};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
@@ -74,9 +72,9 @@ impl Store {
         context: WriteContext,
         plant: NewPlant,
         key: Option<IdempotencyKey>,
-    ) -> Result<WriteResult<CreateOutcome>, StoreError> {
+    ) -> Result<WriteOutcome, StoreError> {
         let key = self.claim(context.user, key).await?;
-        self.queue().execute(Some(context.user), |reply| Job::Create { context, plant, key, reply }).await
+        self.queue().write(context.user, |reply| Job::Create { context, plant, key, reply }).await
     }
 
     /// Returns true if the write queue has a place for a write of this user.
@@ -90,16 +88,16 @@ impl Store {
         context: WriteContext,
         id: PlantId,
         key: Option<IdempotencyKey>,
-    ) -> Result<WriteResult<DeleteOutcome>, StoreError> {
+    ) -> Result<WriteOutcome, StoreError> {
         let key = self.claim(context.user, key).await?;
-        self.queue().execute(Some(context.user), |reply| Job::Delete { context, id, key, reply }).await
+        self.queue().write(context.user, |reply| Job::Delete { context, id, key, reply }).await
     }
 
     /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
     /// Stores nothing if the user was deleted meanwhile.
-    pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteResult<()>, StoreError> {
+    pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteOutcome, StoreError> {
         let key = dispatch!(self, engine => engine.claim(user, key).await)?;
-        self.queue().execute(Some(user), |reply| Job::StoreRejection { user, key, reply }).await
+        self.queue().write(user, |reply| Job::StoreRejection { user, key, reply }).await
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::idempotency_headers::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED};
 use super::state::Api;
 use plantstore_model::user::UserId;
-use plantstore_store::{IdempotencyKey, KnownKey, StoredError, StoredOutcome, WriteContext, WriteResult};
+use plantstore_store::{IdempotencyKey, StoredError, WriteContext, WriteOutcome};
 
 /// Maximum length of a key, in characters.
 const KEY_MAX: usize = 255;
@@ -116,27 +116,29 @@ impl RequestKey {
 
 async fn store_rejection(api: &Api, user: UserId, key: IdempotencyKey) -> Result<(), ApiError> {
     match api.store.record_rejection(user, key).await.map_err(|error| api.write_error(error))? {
-        WriteResult::Executed(()) => Ok(()),
-        WriteResult::KnownKey(known) => {
-            stored_outcome(known)?;
-            // Possible after an upgrade to a release with stricter rules.
+        WriteOutcome::Rejected | WriteOutcome::NoUser | WriteOutcome::NoOwner => Ok(()),
+        WriteOutcome::Replayed(Some(error)) => Err(ApiError::Replayed(error)),
+        WriteOutcome::KeyReused => Err(ApiError::KeyReused),
+        // Possible after an upgrade to a release with stricter rules.
+        WriteOutcome::Replayed(None) | WriteOutcome::Done => {
             Err(ApiError::Internal("an invalid request has the key of a request that has succeeded".to_owned()))
         }
     }
 }
 
-/// Returns the stored response to a request whose key is known. `success` is the response to use if it had succeeded.
-pub(crate) fn replay(known: KnownKey, mut success: Response) -> Result<Response, ApiError> {
-    stored_outcome(known)?;
-    success.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
-    Ok(success)
-}
-
-fn stored_outcome(known: KnownKey) -> Result<(), ApiError> {
-    match known {
-        KnownKey::Replayed(StoredOutcome::Success(_)) => Ok(()),
-        KnownKey::Replayed(StoredOutcome::Error(error)) => Err(ApiError::Replayed(error)),
-        KnownKey::Reused => Err(ApiError::KeyReused),
+/// Returns the response to a write that succeeds with `success` and is rejected with `rejection`.
+pub(crate) fn respond(outcome: WriteOutcome, mut success: Response, rejection: ApiError) -> Result<Response, ApiError> {
+    match outcome {
+        WriteOutcome::Done => Ok(success),
+        WriteOutcome::Rejected => Err(rejection),
+        WriteOutcome::NoUser => Err(ApiError::InvalidToken),
+        WriteOutcome::NoOwner => Err(ApiError::NoCollection),
+        WriteOutcome::Replayed(None) => {
+            success.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+            Ok(success)
+        }
+        WriteOutcome::Replayed(Some(error)) => Err(ApiError::Replayed(error)),
+        WriteOutcome::KeyReused => Err(ApiError::KeyReused),
     }
 }
 

@@ -16,7 +16,6 @@ use super::overload::capacity::{ReadCapacity, WriteCapacity};
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
 use plantstore_model::plant::NewPlant;
-use plantstore_store::{CreateOutcome, DeleteOutcome, WriteResult};
 
 /// `POST /plants`
 pub(crate) async fn create(
@@ -35,13 +34,8 @@ pub(crate) async fn create(
     let id = plant.id;
     let created = created(&plant, &access.owner)?;
     let key = key.with_outcomes(StatusCode::OK, &ApiError::Duplicate(id));
-    match api.store.create(context, plant, key).await.map_err(|error| api.write_error(error))? {
-        WriteResult::Executed(CreateOutcome::Created) => Ok(created),
-        WriteResult::Executed(CreateOutcome::Duplicate) => Err(ApiError::Duplicate(id)),
-        WriteResult::Executed(CreateOutcome::NoUser) => Err(ApiError::InvalidToken),
-        WriteResult::Executed(CreateOutcome::NoOwner) => Err(ApiError::NoCollection),
-        WriteResult::KnownKey(known) => idempotency::replay(known, created),
-    }
+    let outcome = api.store.create(context, plant, key).await.map_err(|error| api.write_error(error))?;
+    idempotency::respond(outcome, created, ApiError::Duplicate(id))
 }
 
 fn created(plant: &NewPlant, owner: &OwnerParameter) -> Result<Response, ApiError> {
@@ -91,13 +85,8 @@ pub(crate) async fn delete(
         Err(error) => return Err(key.reject(api, context.user, error).await),
     };
     let key = key.with_outcomes(StatusCode::NO_CONTENT, &ApiError::NoPlant);
-    match api.store.delete(context, id, key).await.map_err(|error| api.write_error(error))? {
-        WriteResult::Executed(DeleteOutcome::Deleted) => Ok(deleted()),
-        WriteResult::Executed(DeleteOutcome::NoPlant) => Err(ApiError::NoPlant),
-        WriteResult::Executed(DeleteOutcome::NoUser) => Err(ApiError::InvalidToken),
-        WriteResult::Executed(DeleteOutcome::NoOwner) => Err(ApiError::NoCollection),
-        WriteResult::KnownKey(known) => idempotency::replay(known, deleted()),
-    }
+    let outcome = api.store.delete(context, id, key).await.map_err(|error| api.write_error(error))?;
+    idempotency::respond(outcome, deleted(), ApiError::NoPlant)
 }
 
 fn deleted() -> Response {

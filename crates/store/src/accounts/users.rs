@@ -10,7 +10,6 @@ use crate::database::Transaction;
 use crate::error::StoreError;
 use crate::sql::{FromRow, Origin, RowSource, Subject, TransactionError};
 use crate::store::Store;
-use crate::write_queue::Job;
 use plantstore_model::text::Escaped;
 use plantstore_model::user::{UserId, UserName};
 
@@ -106,8 +105,7 @@ impl Store {
             return Ok(user);
         }
         name.check_new().map_err(StoreError::NewUserName)?;
-        let (name, now) = (name.clone(), Timestamp::now());
-        self.queue().execute(None, |reply| Job::CreateUser { name, now, reply }).await
+        self.queue().create_user(name.clone(), Timestamp::now()).await
     }
 
     pub(crate) async fn find_user(&self, name: &UserName) -> Result<Option<UserId>, StoreError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::write_queue::{BATCH_MAX, Job};
+use crate::plants::{BATCH_MAX, Job};
 
 /// Duration of a commit from which the writer waits for more jobs.
 const SLOW_COMMIT: Duration = Duration::from_millis(2);

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, Row};
 
-use crate::idempotency::{ClaimedKey, IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
-use crate::plants::{CreateOutcome, DeleteOutcome, WriteContext};
-use crate::write_queue::{Job, JobOutcome, KeyOutcome};
+use crate::plants::{
+    ClaimedKey, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, WriteContext, WriteOutcome,
+};
 use plantstore_model::plant::{PlantId, Tag};
 use plantstore_model::user::UserId;
 
@@ -239,26 +239,26 @@ impl BatchEffects<'_> {
             _ => None,
         };
         if let Some(known) = known {
-            return Ok(JobOutcome::KnownKey(known));
+            return Ok(JobOutcome::Write(known));
         }
         Ok(match job {
-            Job::Create { context, .. } if !self.has(context.user) => JobOutcome::Create(CreateOutcome::NoUser),
-            Job::Create { context, .. } if !self.has(context.owner) => JobOutcome::Create(CreateOutcome::NoOwner),
+            Job::Create { context, .. } | Job::Delete { context, .. } if !self.has(context.user) => {
+                JobOutcome::Write(WriteOutcome::NoUser)
+            }
+            Job::Create { context, .. } | Job::Delete { context, .. } if !self.has(context.owner) => {
+                JobOutcome::Write(WriteOutcome::NoOwner)
+            }
             Job::Create { context, plant, key, .. } => {
-                let created = self.creates.take(*context, plant.id, key.as_deref());
-                JobOutcome::Create(if created { CreateOutcome::Created } else { CreateOutcome::Duplicate })
+                JobOutcome::of_change(self.creates.take(*context, plant.id, key.as_deref()))
             }
-            Job::Delete { context, .. } if !self.has(context.user) => JobOutcome::Delete(DeleteOutcome::NoUser),
-            Job::Delete { context, .. } if !self.has(context.owner) => JobOutcome::Delete(DeleteOutcome::NoOwner),
             Job::Delete { context, id, key, .. } => {
-                let deleted = self.deletes.take(*context, *id, key.as_deref());
-                JobOutcome::Delete(if deleted { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
+                JobOutcome::of_change(self.deletes.take(*context, *id, key.as_deref()))
             }
-            Job::StoreRejection { user, .. } if self.has(*user) => JobOutcome::Rejected,
+            Job::StoreRejection { user, .. } => JobOutcome::of_rejection(self.has(*user)),
             Job::CreateUser { name, .. } => {
                 self.new.get(name.as_str()).map_or(JobOutcome::Nothing, |user| JobOutcome::User(UserId::new(*user)))
             }
-            Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => JobOutcome::Nothing,
+            Job::RecordTokenUse { .. } | Job::Stop => JobOutcome::Nothing,
         })
     }
 
@@ -266,11 +266,11 @@ impl BatchEffects<'_> {
         self.users.contains(&user.get())
     }
 
-    fn lookup(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KnownKey>, Error> {
+    fn lookup(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<WriteOutcome>, Error> {
         let Some(row) = self.known.get(&(user.get(), &key.hash[..])) else {
             return Ok(None);
         };
-        Ok(Some(key.compare_with_stored(row.try_get(2)?, row.try_get(3)?, row.try_get(4)?)))
+        Ok(Some(WriteOutcome::of_stored(key, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?)))
     }
 }
 

@@ -21,12 +21,11 @@ use super::start;
 use super::version_reader::VersionReader;
 use super::writer::Writer;
 use crate::error::{OpenError, StoreError};
-use crate::idempotency::{ClaimedKey, IdempotencyKey, InFlightKeys};
 use crate::metrics::SweepMetrics;
 use crate::options::OpenOptions;
+use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::{PostgresUrl, StoreUrl};
-use crate::write_queue::WriteQueue;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 

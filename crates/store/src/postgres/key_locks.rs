@@ -15,7 +15,7 @@ use super::connection_role::ConnectionRole;
 use super::connector::Connector;
 use super::statements::LockStatements;
 use crate::error::StoreError;
-use crate::idempotency::IdempotencyKey;
+use crate::plants::IdempotencyKey;
 use plantstore_model::user::UserId;
 
 pub(super) struct KeyLocks {

@@ -13,10 +13,7 @@ use super::engine::Postgres;
 use super::rows::get;
 use super::version_reader::{versions_by_id, versions_of};
 use crate::error::StoreError;
-use crate::merge::{FetchedRows, PlantRow, fetch_sizes, merge};
-use crate::plants::ListStep;
-use crate::range::PlantRange;
-use crate::version::Version;
+use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 

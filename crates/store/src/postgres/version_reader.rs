@@ -16,7 +16,7 @@ use super::dialect::Dialect;
 use super::readers::Readers;
 use super::rows::get;
 use crate::error::StoreError;
-use crate::version::Version;
+use crate::plants::Version;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
 

@@ -27,9 +27,7 @@ use super::database_error::{DatabaseError, NO_RESPONSE, certainly_not_committed,
 use super::dialect::{Dialect, execute_each};
 use super::metrics::PostgresMetrics;
 use crate::error::StoreError;
-use crate::write_queue::{
-    BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all,
-};
+use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";

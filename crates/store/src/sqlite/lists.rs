@@ -6,10 +6,7 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_ite
 
 use super::engine::Sqlite;
 use crate::error::StoreError;
-use crate::merge::{FetchedRows, PlantRow, fetch_sizes, merge};
-use crate::plants::ListStep;
-use crate::range::PlantRange;
-use crate::version::Version;
+use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 

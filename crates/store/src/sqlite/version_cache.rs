@@ -16,7 +16,7 @@ use rusqlite::Connection;
 
 use super::connection::connect_reader;
 use crate::cache::{BoundedCache, bounded_cache};
-use crate::version::Version;
+use crate::plants::Version;
 use plantstore_model::user::UserId;
 
 const HEADER_BYTES: usize = 48;

@@ -17,12 +17,12 @@ use super::database_error::{describe, exit_process, exit_process_with, is_failed
 use super::database_file::DatabaseFile;
 use super::metrics::SqliteMetrics;
 use crate::error::StoreError;
-use crate::idempotency::{IdempotencyKey, KEY_LIFETIME_SECONDS, KnownKey};
 use crate::options::OpenOptions;
-use crate::plants::{CreateOutcome, DeleteOutcome, WriteContext};
-use crate::version::next_version;
-use crate::write_queue::{BATCH_MAX, Job, JobOutcome, KeyOutcome, Timeouts, WriteQueue, execute_batch};
-use plantstore_model::plant::{NewPlant, PlantId, Tag};
+use crate::plants::{
+    BATCH_MAX, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, Timeouts, WriteContext, WriteOutcome,
+    WriteQueue, execute_batch, next_version,
+};
+use plantstore_model::plant::Tag;
 use plantstore_model::user::{UserId, UserName};
 
 /// Timeout of a commit that has begun, in case the disk hangs.
@@ -170,7 +170,7 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<J
             _ => None,
         };
         let outcome = match known {
-            Some(known) => JobOutcome::KnownKey(known),
+            Some(known) => JobOutcome::Write(known),
             None => perform(transaction, &mut versions, job)?,
         };
         if let Some(key_outcome) = job.key_outcome(&outcome) {
@@ -184,12 +184,21 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<J
 
 fn perform(transaction: &Transaction<'_>, versions: &mut VersionUpdates, job: &Job) -> rusqlite::Result<JobOutcome> {
     Ok(match job {
-        Job::Create { context, plant, .. } => JobOutcome::Create(create(transaction, versions, *context, plant)?),
-        Job::Delete { context, id, .. } => JobOutcome::Delete(delete(transaction, versions, *context, *id)?),
-        Job::StoreRejection { user, .. } => {
-            let exists = versions.next_of(transaction, *user)?.is_some();
-            if exists { JobOutcome::Rejected } else { JobOutcome::Nothing }
-        }
+        Job::Create { context, plant, .. } => change(transaction, versions, *context, |version| {
+            let tag = plant.tag.as_ref().map(Tag::as_str);
+            transaction
+                .prepare_cached(
+                    "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT DO NOTHING",
+                )?
+                .execute(params![context.owner.get(), plant.id.get(), plant.name.as_str(), tag, version])
+        })?,
+        Job::Delete { context, id, .. } => change(transaction, versions, *context, |_| {
+            transaction
+                .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
+                .execute([context.owner.get(), id.get()])
+        })?,
+        Job::StoreRejection { user, .. } => JobOutcome::of_rejection(versions.next_of(transaction, *user)?.is_some()),
         Job::CreateUser { name, now, .. } => JobOutcome::User(create_user(transaction, name, *now)?),
         Job::RecordTokenUse { token, day } => {
             transaction
@@ -210,13 +219,13 @@ fn lookup(
     user: UserId,
     key: &IdempotencyKey,
     now: i64,
-) -> rusqlite::Result<Option<KnownKey>> {
+) -> rusqlite::Result<Option<WriteOutcome>> {
     let found = transaction
         .prepare_cached(
             "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
         )?
         .query_row(params![user.get(), key.hash], |row| {
-            let known = key.compare_with_stored(row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
+            let known = WriteOutcome::of_stored(key, row.get_ref(1)?.as_blob()?, row.get(2)?, row.get(3)?);
             Ok((row.get::<_, i64>(0)?, known))
         })
         .optional()?;
@@ -242,51 +251,22 @@ fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>
     Ok(())
 }
 
-fn create(
+/// Changes a plant of the owner with `execute`, which gets the owner's new version and returns the number of changed rows.
+fn change(
     transaction: &Transaction<'_>,
     versions: &mut VersionUpdates,
     context: WriteContext,
-    plant: &NewPlant,
-) -> rusqlite::Result<CreateOutcome> {
+    execute: impl FnOnce(i64) -> rusqlite::Result<usize>,
+) -> rusqlite::Result<JobOutcome> {
     if versions.next_of(transaction, context.user)?.is_none() {
-        return Ok(CreateOutcome::NoUser);
+        return Ok(JobOutcome::Write(WriteOutcome::NoUser));
     }
     let Some(version) = versions.next_of(transaction, context.owner)? else {
-        return Ok(CreateOutcome::NoOwner);
+        return Ok(JobOutcome::Write(WriteOutcome::NoOwner));
     };
-    let inserted = transaction
-        .prepare_cached(
-            "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT DO NOTHING",
-        )?
-        .execute(params![
-            context.owner.get(),
-            plant.id.get(),
-            plant.name.as_str(),
-            plant.tag.as_ref().map(Tag::as_str),
-            version
-        ])?;
-    versions.changed(context.owner, inserted);
-    Ok(if inserted == 1 { CreateOutcome::Created } else { CreateOutcome::Duplicate })
-}
-
-fn delete(
-    transaction: &Transaction<'_>,
-    versions: &mut VersionUpdates,
-    context: WriteContext,
-    id: PlantId,
-) -> rusqlite::Result<DeleteOutcome> {
-    if versions.next_of(transaction, context.user)?.is_none() {
-        return Ok(DeleteOutcome::NoUser);
-    }
-    if versions.next_of(transaction, context.owner)?.is_none() {
-        return Ok(DeleteOutcome::NoOwner);
-    }
-    let deleted = transaction
-        .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
-        .execute([context.owner.get(), id.get()])?;
-    versions.changed(context.owner, deleted);
-    Ok(if deleted == 1 { DeleteOutcome::Deleted } else { DeleteOutcome::NoPlant })
+    let changed = execute(version)?;
+    versions.changed(context.owner, changed);
+    Ok(JobOutcome::of_change(changed == 1))
 }
 
 fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {

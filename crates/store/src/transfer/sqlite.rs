@@ -19,12 +19,12 @@ use super::snapshot::{LastIds, Selection, Snapshot, SnapshotError, SnapshotMessa
 use super::table::{Cell, Chunk, KEYS, PLANTS, SHARES, TOKENS, Table, USERS, names};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::new_file::{NewFile, beside};
+use crate::plants::next_version;
 use crate::sqlite::{
     Checkpointer, DatabaseFile, Sqlite, change_error, connect_reader, connect_writer, create_schema, describe, examine,
     store_error,
 };
 use crate::url::StoreUrl;
-use crate::version::next_version;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserName;
 
