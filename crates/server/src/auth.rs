@@ -2,23 +2,13 @@
 //! authentications and on the requests of a user.
 
 mod caller;
-mod error;
-mod host;
-mod limits;
 mod oidc;
 mod rate_limit;
 mod sessions;
-mod state;
-mod user_quota;
 
 pub(crate) use self::caller::{
-    Caller, Delete, ManageShares, ManageTokens, NoScopeRequired, Public, Read, RequiredScope, Write,
+    Auth, Caller, Delete, ManageShares, ManageTokens, NoScopeRequired, Public, Read, RequiredScope, Write, check_host,
 };
-pub(crate) use self::error::AuthError;
-pub(crate) use self::host::check_host;
-pub use self::limits::AuthLimits;
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlError};
 pub(crate) use self::rate_limit::{Quota, RateLimiter};
-pub use self::rate_limit::{Rate, RateError};
-pub(crate) use self::sessions::{Credential, Session, SessionSelector};
-pub(crate) use self::state::Auth;
+pub(crate) use self::sessions::{AuthError, Credential, Session, SessionSelector};

@@ -17,14 +17,12 @@ mod server;
 mod transport;
 mod web;
 
-pub use self::api::{ApiLimits, Cors, OriginError};
-pub use self::auth::{AuthLimits, Issuer, IssuerUrl, IssuerUrlError, Rate, RateError};
+pub use self::api::{Cors, OriginError};
+pub use self::auth::{Issuer, IssuerUrl, IssuerUrlError};
 pub use self::metrics_listener::serve_metrics;
 pub use self::observe::{Collector, CollectorSettings, Endpoint, EndpointError};
-pub use self::options::value_parser;
+pub use self::options::{ApiLimits, AuthLimits, Rate, RateError, TransportLimits, value_parser};
 pub use self::routes::openapi;
 pub use self::server::{Server, ServerSettings};
-pub use self::transport::{
-    CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TransportLimits, TrustedProxies,
-};
+pub use self::transport::{CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TrustedProxies};
 pub use self::web::SignIn;

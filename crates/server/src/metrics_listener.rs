@@ -16,12 +16,13 @@ use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue}
 use plantstore_telemetry::metrics::{Exposition, ExpositionFormat};
 use tokio::net::TcpListener;
 
-use crate::api::{Api, ApiError, ApiLimits};
-use crate::auth::{Auth, AuthLimits, Public};
+use crate::api::{Api, ApiError};
+use crate::auth::{Auth, Public};
 use crate::observe::Observe;
+use crate::options::{ApiLimits, AuthLimits, TransportLimits};
 use crate::request_handler::{AppState, HandlerOptions, NO_ROUTE, RequestHandler};
 use crate::server::{Server, leak};
-use crate::transport::{self, Transport, TransportLimits, TrustedProxies};
+use crate::transport::{self, Transport, TrustedProxies};
 
 /// Time limit for a ping of the store. Prometheus waits for 10 seconds.
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,7 +50,6 @@ pub fn serve_metrics(listener: TcpListener, server: Server, write_more: WriteMet
         observe: leak(Observe::new(vec![METRICS, NO_ROUTE], None)),
         auth: leak(Auth::new(Arc::clone(server.store), None, &AuthLimits::default())),
         api: leak(Api::new(Arc::clone(server.store), api)),
-        web: server.state.web,
     };
     let metrics = async move |_: Public, headers: HeaderMap| scrape(&server, &write_more, &headers).await;
     let router = Router::new()

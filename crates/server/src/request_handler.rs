@@ -1,10 +1,11 @@
 //! Handling of every request: its context, early rejections, the router, and common header fields.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
@@ -19,9 +20,9 @@ use tower_service::Service as _;
 
 use crate::api::{Api, ApiError, Cors, ErrorReport, is_preflight, name_allowed_methods, preflight, probes};
 use crate::auth::{Auth, check_host};
-use crate::observe::{Context, Exchange, Observe, Trace, TrackedBody};
-use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo, Transport, date_header};
-use crate::web::{self, Web};
+use crate::observe::{Context, Exchange, Observe, Outcome, Trace, TrackedBody};
+use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo, Transport};
+use crate::web;
 
 /// The label of paths without a route.
 pub(crate) const NO_ROUTE: &str = "-";
@@ -36,7 +37,6 @@ pub(crate) struct AppState {
     pub(crate) observe: &'static Observe,
     pub(crate) auth: &'static Auth,
     pub(crate) api: &'static Api,
-    pub(crate) web: &'static Web,
 }
 
 impl FromRef<AppState> for &'static Transport {
@@ -54,12 +54,6 @@ impl FromRef<AppState> for &'static Auth {
 impl FromRef<AppState> for &'static Api {
     fn from_ref(state: &AppState) -> Self {
         state.api
-    }
-}
-
-impl FromRef<AppState> for &'static Web {
-    fn from_ref(state: &AppState) -> Self {
-        state.web
     }
 }
 
@@ -97,7 +91,7 @@ impl Handler for RequestHandler {
         let arrived = in_flight.arrived;
         let (mut parts, body) = request.into_parts();
         let route = (self.options.label_of)(parts.uri.path());
-        let trace = Trace::of(self.state.observe.tracer.as_ref(), parts.version, &parts.headers, arrived);
+        let trace = Trace::of(self.state.observe.tracer.as_ref(), &parts.headers, arrived);
         let method = Some(parts.method.clone());
         let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
         let context = Arc::new(context.with_trace(trace).with_routine((self.options.is_routine)(route)));
@@ -162,7 +156,9 @@ impl Handler for RequestHandler {
         let date = date_header();
         let date = date.to_str().unwrap_or_default();
         let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
-        context.end(self.state.observe, Some(status), Some(error.code().0), body.len() as u64, true);
+        let outcome =
+            Outcome { status: Some(status), error: Some(error.code().0), bytes: body.len() as u64, complete: true };
+        context.end(self.state.observe, &outcome);
         [head.as_bytes(), &body].concat()
     }
 
@@ -223,19 +219,37 @@ fn remove_body(response: &mut Response) {
     }
 }
 
+thread_local! {
+    /// The last value of `Date` of this thread, with its second since the epoch: formatting is slower than reading the clock.
+    static LAST_DATE: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
+}
+
+/// Returns the value of `Date` (RFC 9110, 5.6.7). The HTTP library caches it until the clock reaches the next second: after the
+/// clock is set back, all its responses would be dated in the future for that long. Here the value is rendered again whenever the
+/// second differs.
+fn date_header() -> HeaderValue {
+    let second = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    LAST_DATE.with_borrow_mut(|last| match last {
+        Some((rendered, value)) if *rendered == second => value.clone(),
+        _ => {
+            let text = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second));
+            let value = HeaderValue::try_from(text).expect("a date is a header value");
+            *last = Some((second, value.clone()));
+            value
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use axum::routing::get;
     use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::api::ApiLimits;
-    use crate::auth::AuthLimits;
-    use crate::transport::{self, TransportLimits, TrustedProxies};
+    use crate::options::{ApiLimits, AuthLimits, TransportLimits};
+    use crate::transport::{self, TrustedProxies};
 
     async fn panicking() {
         panic!("{}", "something secret");
@@ -262,7 +276,6 @@ mod tests {
             observe: Box::leak(Box::new(Observe::new(vec!["/livez", NO_ROUTE], None))),
             auth: Box::leak(Box::new(Auth::new(Arc::clone(store), None, &auth))),
             api: Box::leak(Box::new(Api::new(Arc::clone(store), ApiLimits::default()))),
-            web: Box::leak(Box::new(Web::new(String::new, None))),
         }
     }
 

@@ -1,17 +1,289 @@
-//! The route table: the handler of each path, and the label of each route in the log and the metrics.
+//! The route table: the operations with their handlers and descriptions, the HTML pages, and the label of each route in the log and
+//! the metrics. The router, the labels and the OpenAPI document are made from it.
 
-mod operations;
+use std::sync::LazyLock;
 
 use axum::Router;
-use axum::routing::MethodFilter;
+use axum::response::Response;
+use axum::routing::{MethodFilter, MethodRouter, on};
 use hyper::Uri;
-use serde_json::Value;
+use hyper::header::HeaderMap;
+use serde_json::{Value, json};
 
-use self::operations::OPERATIONS;
-use crate::api::{ApiError, openapi, probes};
-use crate::auth::{Caller, NoScopeRequired};
+use crate::api::operation::{Access, DEFAULT, Operation, PLANTS, Returns, SELF_SERVICE, SERVICE, inline, list, one};
+use crate::api::{ApiError, openapi, plants, probes, shares, tokens};
+use crate::auth::{Caller, NoScopeRequired, Public};
 use crate::request_handler::{AppState, NO_ROUTE};
-use crate::web;
+use crate::web::{self, SignIn, StaticFile};
+use plantstore_model::plant::{NewPlant, Plant};
+use plantstore_model::self_service::{ShareRequest, TokenRequest};
+use plantstore_model::token::Scope;
+
+/// Adds the handler of an operation to the router.
+type Handler = fn(MethodFilter) -> MethodRouter<AppState>;
+
+/// All operations with their handlers; those that are called most come first.
+static OPERATIONS: [(Handler, Operation); 16] = [
+    (
+        |method| on(method, plants::list),
+        Operation {
+            line: "GET /plants",
+            tag: PLANTS,
+            id: "listPlants",
+            summary: "List plants",
+            description: "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed \
+            for clients that accept gzip (`Accept-Encoding`).",
+            access: Access::Scope(Scope::Read),
+            parameters: &["limit", "after", "include", "owner", "If-None-Match"],
+            success: "The plants that the caller can read, ascending by id",
+            returns: Returns::Body(list::<Plant<'_>>()),
+            headers: &["Link", "Content-Encoding"],
+            errors: &[40004, 40006, 40400],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, plants::create),
+        Operation {
+            line: "POST /plants",
+            tag: PLANTS,
+            id: "createPlant",
+            summary: "Create a plant",
+            description: "Creates a new plant in the store, with an id of your choice. Fields of the body that are not known are \
+            ignored.",
+            access: Access::Scope(Scope::Write),
+            parameters: &["owner", "Idempotency-Key"],
+            takes: Some(one::<NewPlant>()),
+            success: "The plant, as it was created; its id is in `Location`",
+            returns: Returns::Body(one::<Plant<'_>>()),
+            headers: &["Location"],
+            errors: &[40000, 40001, 40002, 40003, 40400, 40900, 40901, 41500, 42200],
+        },
+    ),
+    (
+        |method| on(method, plants::read),
+        Operation {
+            line: "GET /plants/{id}",
+            tag: PLANTS,
+            id: "readPlant",
+            summary: "Read a plant",
+            description: "Returns a single plant by its id: one of yours, or of another owner who shares with you.",
+            access: Access::Scope(Scope::Read),
+            parameters: &["PlantId", "include", "owner", "If-None-Match"],
+            success: "The plant",
+            returns: Returns::Body(one::<Plant<'_>>()),
+            errors: &[40005, 40400],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, plants::delete),
+        Operation {
+            line: "DELETE /plants/{id}",
+            tag: PLANTS,
+            id: "deletePlant",
+            summary: "Delete a plant",
+            description: "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
+            access: Access::Scope(Scope::Delete),
+            parameters: &["PlantId", "owner", "Idempotency-Key"],
+            success: "The plant is deleted",
+            errors: &[40005, 40400, 40901, 42200],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, tokens::show_me),
+        Operation {
+            line: "GET /me",
+            tag: SELF_SERVICE,
+            id: "showMe",
+            summary: "Show who you are",
+            description: "Returns your user name, and the scopes and the expiry time of the token that you sent.",
+            access: Access::AnyToken,
+            success: "Your user name and token",
+            returns: Returns::Body(one::<tokens::Me>()),
+            headers: &["Cache-Control"],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, tokens::list),
+        Operation {
+            line: "GET /tokens",
+            tag: SELF_SERVICE,
+            id: "listTokens",
+            summary: "List your tokens",
+            description: "Returns your tokens, also revoked and expired ones, ascending by id; never their secrets.",
+            access: Access::Scope(Scope::ManageTokens),
+            success: "Your tokens, ascending by id",
+            returns: Returns::Body(list::<tokens::Token>()),
+            headers: &["Cache-Control"],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, tokens::create),
+        Operation {
+            line: "POST /tokens",
+            tag: SELF_SERVICE,
+            id: "createToken",
+            summary: "Create a token",
+            description: "Creates a token of your own. Its secret is in the response and is never shown again. It has at most the \
+            scopes of the token that you send, and does not expire later; with a token of the issuer, it expires within 90 \
+            days. From 14 days before its end, a token can be renewed with `renew`; revoke it afterwards.",
+            access: Access::Scope(Scope::ManageTokens),
+            takes: Some(one::<TokenRequest>()),
+            success: "The token with its secret, which is not shown again",
+            returns: Returns::Created(one::<tokens::CreatedToken>()),
+            headers: &["Cache-Control", "Location"],
+            errors: &[40000, 40002, 40003, 40008, 40902, 41500],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, tokens::revoke),
+        Operation {
+            line: "DELETE /tokens/{id}",
+            tag: SELF_SERVICE,
+            id: "revokeToken",
+            summary: "Revoke a token",
+            description: "Revokes one of your tokens permanently, on every server within 5 seconds. It may be the one that you \
+            send.",
+            access: Access::Scope(Scope::ManageTokens),
+            parameters: &["TokenId"],
+            success: "The token is revoked",
+            errors: &[40005, 40402],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, shares::list),
+        Operation {
+            line: "GET /shares",
+            tag: SELF_SERVICE,
+            id: "listShares",
+            summary: "List shares",
+            description: "Returns the users that you share your plants with, whether or not they exist, and the owners who share \
+            theirs with you, with at most the 100 newest offers; each in the order of the names.",
+            access: Access::Scope(Scope::ManageShares),
+            success: "Shares that you have granted and received",
+            returns: Returns::Body(one::<shares::Shares>()),
+            headers: &["Cache-Control"],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, shares::grant),
+        Operation {
+            line: "PUT /shares/{user}",
+            tag: SELF_SERVICE,
+            id: "grantShare",
+            summary: "Share your plants",
+            description: "Offers all your present and future plants to a user, who has access when they accept, or changes the \
+            role. The token that you send needs the scopes that the role allows to use. If there is no user of this name, the \
+            response is the same, and the offer is there when there is one.",
+            access: Access::Scope(Scope::ManageShares),
+            parameters: &["User"],
+            takes: Some(one::<ShareRequest>()),
+            success: "The plants are offered, or shared, with this role",
+            errors: &[40000, 40001, 40002, 40008, 40903, 41500],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, shares::revoke),
+        Operation {
+            line: "DELETE /shares/{user}",
+            tag: SELF_SERVICE,
+            id: "revokeShare",
+            summary: "Stop sharing your plants",
+            description: "Ends the access of a user to your plants, on every server within 5 seconds.",
+            access: Access::Scope(Scope::ManageShares),
+            parameters: &["User"],
+            success: "The plants are not shared any more",
+            errors: &[40403],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, shares::accept),
+        Operation {
+            line: "PUT /shares/received/{owner}",
+            tag: SELF_SERVICE,
+            id: "acceptShare",
+            summary: "Accept a share",
+            description: "Accepts the offer of an owner: their plants are in your list from then on, on every server within 5 \
+            seconds.",
+            access: Access::Scope(Scope::ManageShares),
+            parameters: &["SharingOwner"],
+            success: "The share is accepted",
+            errors: &[40403, 40903],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, shares::decline),
+        Operation {
+            line: "DELETE /shares/received/{owner}",
+            tag: SELF_SERVICE,
+            id: "declineShare",
+            summary: "Decline or leave a share",
+            description: "Declines the offer of an owner, or ends your access to their plants, on every server within 5 seconds. \
+            The owner is not notified.",
+            access: Access::Scope(Scope::ManageShares),
+            parameters: &["SharingOwner"],
+            success: "The share is declined, or ended",
+            errors: &[40403],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, probes::livez),
+        Operation {
+            line: "GET /livez",
+            tag: SERVICE,
+            id: "isLive",
+            summary: "Check that the process is alive",
+            description: "Succeeds as long as the process can handle requests.",
+            access: Access::Public,
+            success: "The process is alive",
+            returns: Returns::Body(inline(|| probes::schema("live"))),
+            headers: &["Cache-Control"],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, probes::readyz),
+        Operation {
+            line: "GET /readyz",
+            tag: SERVICE,
+            id: "isReady",
+            summary: "Check that the service is ready for requests",
+            description: "Succeeds if the store responds and the service is not shutting down.",
+            access: Access::Public,
+            success: "The store responds, and the service is not shutting down",
+            returns: Returns::Body(inline(|| probes::schema("ready"))),
+            headers: &["Cache-Control"],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, openapi_document),
+        Operation {
+            line: "GET /openapi.json",
+            tag: SERVICE,
+            id: "getOpenapi",
+            summary: "This document",
+            description: "Describes the API, in OpenAPI 3.1.",
+            access: Access::Public,
+            parameters: &["If-None-Match"],
+            success: "This document",
+            returns: Returns::Body(inline(|| json!({"type": "object"}))),
+            headers: &["Content-Encoding"],
+            ..DEFAULT
+        },
+    ),
+];
 
 /// Labels and paths of the HTML pages and their files. The files of a page share a label.
 const PAGES: [(&str, Paths); 5] = [
@@ -79,13 +351,17 @@ pub fn openapi() -> Value {
     openapi::document(OPERATIONS.iter().map(|(_, operation)| operation))
 }
 
-pub(crate) fn openapi_json() -> String {
-    openapi().to_string()
+/// `GET /openapi.json`
+async fn openapi_document(_: Public, request: HeaderMap) -> Response {
+    static DOCUMENT: LazyLock<StaticFile> =
+        LazyLock::new(|| StaticFile::new(openapi().to_string(), "application/json"));
+    DOCUMENT.respond(&request).await
 }
 
-pub(crate) fn router(state: AppState, console: bool) -> Router {
+/// Returns the router. With `sign_in`, users of the console can sign in with that issuer.
+pub(crate) fn router(state: AppState, console: bool, sign_in: Option<&SignIn>) -> Router {
     let docs = web::docs_routes(console);
-    let console = if console { web::console_routes(state.web.sign_in.as_ref()) } else { Router::new() };
+    let console = if console { web::console_routes(sign_in) } else { Router::new() };
     let operations = OPERATIONS.iter().fold(Router::new(), |router, (handler, operation)| {
         let method = MethodFilter::try_from(operation.method()).unwrap_or(MethodFilter::GET);
         router.route(operation.path(), handler(method))

@@ -7,13 +7,14 @@ use plantstore_store::Store;
 use plantstore_telemetry::metrics::Exposition;
 use tokio::net::TcpListener;
 
-use crate::api::{Api, ApiLimits, Cors};
-use crate::auth::{Auth, AuthLimits, Issuer};
+use crate::api::{Api, Cors};
+use crate::auth::{Auth, Issuer};
 use crate::observe::{Collector, Observe};
+use crate::options::{ApiLimits, AuthLimits, TransportLimits};
 use crate::request_handler::{AppState, HandlerOptions, RequestHandler};
 use crate::routes;
-use crate::transport::{self, ShutdownOutcome, Tls, Transport, TransportLimits, TrustedProxies};
-use crate::web::{SignIn, Web};
+use crate::transport::{self, ShutdownOutcome, Tls, Transport, TrustedProxies};
+use crate::web::SignIn;
 
 /// Configuration of the service, beside its store.
 pub struct ServerSettings {
@@ -41,6 +42,7 @@ pub struct Server {
     pub(crate) state: AppState,
     pub(crate) store: &'static Arc<Store>,
     options: HandlerOptions,
+    sign_in: Option<&'static SignIn>,
 }
 
 impl Server {
@@ -53,12 +55,11 @@ impl Server {
             observe: leak(Observe::new(routes::labels(), collector)),
             auth: leak(Auth::new(Arc::clone(&store), issuer, &auth)),
             api: leak(Api::new(Arc::clone(&store), api)),
-            web: leak(Web::new(routes::openapi_json, sign_in)),
         };
         let cors = cors.map(leak);
         let options =
             HandlerOptions { cors, console, hsts, label_of: routes::label_of, is_routine: routes::is_routine };
-        Self { state, store: leak(store), options }
+        Self { state, store: leak(store), options, sign_in: sign_in.map(leak) }
     }
 
     /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
@@ -72,7 +73,7 @@ impl Server {
         tls: Option<Arc<Tls>>,
         shutdown: BoxFuture<'static, ()>,
     ) -> BoxFuture<'_, ShutdownOutcome> {
-        let router = routes::router(self.state, self.options.console);
+        let router = routes::router(self.state, self.options.console, self.sign_in);
         let handler = Arc::new(RequestHandler::new(self.state, self.options, router));
         Box::pin(transport::serve(listener, tls, self.state.transport, handler, shutdown))
     }
@@ -84,20 +85,26 @@ impl Server {
 
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
     pub fn flush_traces(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.state.observe.flush_traces())
+        Box::pin(async {
+            if let Some(tracer) = &self.state.observe.tracer {
+                tracer.finish().await;
+            }
+        })
     }
 
     /// Writes the metrics of the service; the store writes its own.
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let AppState { transport, observe, auth, api, .. } = self.state;
-        observe.write_request_metrics(exposition);
+        observe.requests.write(exposition);
         api.write_streaming_metrics(exposition);
-        observe.write_connection_metrics(exposition);
+        observe.connections.write(exposition);
         auth.write_failure_metrics(exposition);
         transport.write_metrics(exposition);
         api.write_metrics(exposition);
-        auth.write_session_metrics(exposition);
-        observe.write_trace_metrics(exposition);
+        auth.sessions.write_metrics(exposition);
+        if let Some(tracer) = &observe.tracer {
+            tracer.write_metrics(exposition);
+        }
     }
 }
 

@@ -2,11 +2,9 @@
 
 mod console;
 mod docs;
-mod sign_in;
-mod state;
 mod static_files;
 
+pub use self::console::SignIn;
 pub(crate) use self::console::{is_navigation, not_found, routes as console_routes};
-pub(crate) use self::docs::{openapi, routes as docs_routes};
-pub use self::sign_in::SignIn;
-pub(crate) use self::state::Web;
+pub(crate) use self::docs::routes as docs_routes;
+pub(crate) use self::static_files::StaticFile;

@@ -35,7 +35,16 @@ pub(super) enum Target {
     External(Vec<String>),
 }
 
-/// Dependencies between files: importing file, defining file, and the names of the items.
+/// Steps of the resolution of a path.
+#[derive(Default)]
+struct Walk {
+    /// Imports that are being followed, because imports can be circular.
+    pending: Vec<(usize, Vec<String>)>,
+    /// Modules that import the item themselves, and so may re-export it.
+    importers: BTreeSet<usize>,
+}
+
+/// Dependencies between files: importing file, file that defines the items or re-exports them, and the names of the items.
 pub(super) type Edges = BTreeMap<(String, String), BTreeSet<String>>;
 
 impl Crate {
@@ -99,20 +108,14 @@ impl Crate {
 
     /// Resolves a path in a module. A name may refer to both a module and a function.
     pub(super) fn resolve(&self, module: usize, path: &[String]) -> BTreeSet<Target> {
-        self.resolve_path(module, path, &mut Vec::new())
+        self.resolve_path(module, path, &mut Walk::default())
     }
 
-    /// Resolves a path. `pending` has the imports that are being followed, because imports can be circular.
-    fn resolve_path(
-        &self,
-        module: usize,
-        path: &[String],
-        pending: &mut Vec<(usize, Vec<String>)>,
-    ) -> BTreeSet<Target> {
-        let is_local = matches!(&*path[0], "self" | "super") || !self.look_up(module, &path[0], pending).is_empty();
+    fn resolve_path(&self, module: usize, path: &[String], walk: &mut Walk) -> BTreeSet<Target> {
+        let is_local = matches!(&*path[0], "self" | "super") || !self.look_up(module, &path[0], walk).is_empty();
         match &*path[0] {
-            "crate" => self.descend(0, &path[1..], pending),
-            _ if is_local => self.descend(module, path, pending),
+            "crate" => self.descend(0, &path[1..], walk),
+            _ if is_local => self.descend(module, path, walk),
             // `std::io::{self}` is `std::io`.
             _ => {
                 BTreeSet::from([Target::External(path.iter().filter(|segment| *segment != "self").cloned().collect())])
@@ -120,14 +123,14 @@ impl Crate {
         }
     }
 
-    fn descend(&self, module: usize, path: &[String], pending: &mut Vec<(usize, Vec<String>)>) -> BTreeSet<Target> {
+    fn descend(&self, module: usize, path: &[String], walk: &mut Walk) -> BTreeSet<Target> {
         let Some((name, rest)) = path.split_first() else {
             return BTreeSet::from([Target::Module(module)]);
         };
         let mut targets = match &**name {
             "self" => BTreeSet::from([Target::Module(module)]),
             "super" => BTreeSet::from([Target::Module(self.modules[module].parent.expect("a parent"))]),
-            _ => self.look_up(module, name, pending),
+            _ => self.look_up(module, name, walk),
         };
         if targets.is_empty() {
             // A macro of this module defines the name.
@@ -140,7 +143,7 @@ impl Crate {
             targets.retain(|target| matches!(target, Target::Module(_)));
         }
         let continued = targets.into_iter().flat_map(|target| match target {
-            Target::Module(module) => self.descend(module, rest, pending),
+            Target::Module(module) => self.descend(module, rest, walk),
             Target::External(path) => BTreeSet::from([Target::External([&path, rest].concat())]),
             item @ Target::Item(..) => BTreeSet::from([item]),
         });
@@ -148,18 +151,21 @@ impl Crate {
     }
 
     /// Finds the definitions of a name in a module, through imports.
-    fn look_up(&self, module: usize, name: &str, pending: &mut Vec<(usize, Vec<String>)>) -> BTreeSet<Target> {
+    fn look_up(&self, module: usize, name: &str, walk: &mut Walk) -> BTreeSet<Target> {
         let mut targets = BTreeSet::new();
         for definition in self.modules[module].names.get(name).into_iter().flatten() {
             match definition {
                 Definition::Item => _ = targets.insert(Target::Item(module, name.to_owned())),
                 Definition::Module(child) => _ = targets.insert(Target::Module(*child)),
                 Definition::Import(path) => {
-                    targets.extend(
-                        self.follow(module, path, pending, |crate_, pending| {
-                            crate_.resolve_path(module, path, pending)
-                        }),
-                    );
+                    let imported =
+                        self.follow(module, path, walk, |crate_, walk| crate_.resolve_path(module, path, walk));
+                    // A module of the same name was meant, or may have been.
+                    let is_module = targets.iter().any(|target| matches!(target, Target::Module(_)));
+                    if !imported.is_empty() && !is_module {
+                        walk.importers.insert(module);
+                    }
+                    targets.extend(imported);
                 }
             }
         }
@@ -168,14 +174,17 @@ impl Crate {
         }
         for found in &self.modules[module].found {
             let Found::Glob(path) = found else { continue };
-            targets.extend(self.follow(module, path, pending, |crate_, pending| {
-                let sources = crate_.resolve_path(module, path, pending);
+            targets.extend(self.follow(module, path, walk, |crate_, walk| {
+                let sources = crate_.resolve_path(module, path, walk);
                 let names = sources.into_iter().map(|source| match source {
-                    Target::Module(source) => crate_.look_up(source, name, pending),
+                    Target::Module(source) => crate_.look_up(source, name, walk),
                     _ => BTreeSet::new(),
                 });
                 names.flatten().collect()
             }));
+        }
+        if !targets.is_empty() {
+            walk.importers.insert(module);
         }
         targets
     }
@@ -184,21 +193,31 @@ impl Crate {
         &self,
         module: usize,
         path: &[String],
-        pending: &mut Vec<(usize, Vec<String>)>,
-        resolve: impl FnOnce(&Self, &mut Vec<(usize, Vec<String>)>) -> BTreeSet<Target>,
+        walk: &mut Walk,
+        resolve: impl FnOnce(&Self, &mut Walk) -> BTreeSet<Target>,
     ) -> BTreeSet<Target> {
         let import = (module, path.to_vec());
-        if pending.contains(&import) {
+        if walk.pending.contains(&import) {
             return BTreeSet::new();
         }
-        pending.push(import);
-        let targets = resolve(self, pending);
-        pending.pop();
+        walk.pending.push(import);
+        let targets = resolve(self, walk);
+        walk.pending.pop();
         targets
     }
 
     /// Returns the dependencies between files: one uses items that the other defines.
     pub(super) fn edges(&self) -> Edges {
+        self.edges_to(|targets, _| targets)
+    }
+
+    /// Returns the dependencies between files: one uses items that the other defines or re-exports.
+    pub(super) fn edges_with_reexports(&self) -> Edges {
+        self.edges_to(|defined, reexported| defined.into_iter().chain(reexported).collect())
+    }
+
+    /// Returns the dependencies on the chosen ones of the modules that define and that re-export each item.
+    fn edges_to(&self, choose: impl Fn(Vec<(usize, String)>, Vec<(usize, String)>) -> Vec<(usize, String)>) -> Edges {
         let mut edges = Edges::new();
         for (module, file, found) in self.contents() {
             for found in found {
@@ -206,12 +225,18 @@ impl Crate {
                 else {
                     continue;
                 };
-                for target in self.resolve(module, path) {
-                    if let Target::Item(definer, name) = target
-                        && self.modules[definer].file != file
-                    {
-                        let edge = (file.to_owned(), self.modules[definer].file.clone());
-                        edges.entry(edge).or_default().insert(name);
+                let mut walk = Walk::default();
+                let targets = self.resolve_path(module, path, &mut walk);
+                let defined = targets.into_iter().filter_map(|target| match target {
+                    Target::Item(definer, name) => Some((definer, name)),
+                    _ => None,
+                });
+                let name = path.last().expect("a name");
+                let reexported = walk.importers.into_iter().map(|importer| (importer, name.clone()));
+                for (provider, name) in choose(defined.collect(), reexported.collect()) {
+                    let provider = &self.modules[provider].file;
+                    if provider != file {
+                        edges.entry((file.to_owned(), provider.clone())).or_default().insert(name);
                     }
                 }
             }

@@ -28,7 +28,7 @@ const RULES: &[(Restricted, &[&str])] = &[
         Restricted::StatusNumber,
         &[
             "crates/server/src/api",
-            "crates/server/src/observe/request_metrics",
+            "crates/server/src/observe/metrics",
             "crates/server/src/transport/http2",
             "crates/check",
         ],

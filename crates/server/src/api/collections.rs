@@ -8,8 +8,8 @@ use std::sync::Arc;
 use axum::extract::{FromRef, FromRequestParts};
 use hyper::http::request::Parts;
 
-use super::entity_tag::EntityTag;
 use super::error::ApiError;
+use super::representation::EntityTag;
 use crate::auth::{Auth, Caller, RequiredScope, Session};
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::{CollectionAccess, Version, WriteContext};

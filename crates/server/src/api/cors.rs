@@ -5,11 +5,12 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use axum::body::Body;
 use axum::response::Response;
+use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode};
+
+use super::response::no_content;
 
 /// Response header fields that scripts may read beyond those that the standard always allows.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
@@ -78,8 +79,7 @@ pub(crate) fn is_preflight(parts: &Parts) -> bool {
 
 /// Returns the response to a preflight from an allowed origin. It does not depend on the request, because the browser compares.
 pub(crate) fn preflight() -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
+    let mut response = no_content();
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, METHODS);
     headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, HEADERS);

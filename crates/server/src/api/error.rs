@@ -9,11 +9,10 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::StatusCode;
-use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::idempotency_headers::IDEMPOTENCY_REPLAYED;
 use crate::auth::AuthError;
 use crate::transport::Rejection;
 use plantstore_model::body::{BodyError, FieldErrorKind};
@@ -24,6 +23,9 @@ use plantstore_store::{SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, StoreError, Stor
 
 /// Time after which a client is asked to retry a request that was rejected for a transient reason.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Marks a stored response that is sent again.
+pub(super) const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// An error response. The texts are for clients: they say what to do and never contain a token, SQL or a file path.
 #[derive(Debug, thiserror::Error)]
@@ -173,7 +175,7 @@ impl ApiError {
     }
 
     /// Returns the header field that belongs to the error.
-    fn header(&self) -> Option<(header::HeaderName, HeaderValue)> {
+    fn header(&self) -> Option<(HeaderName, HeaderValue)> {
         match self {
             Self::NoToken => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="plants""#))),
             Self::InvalidToken => Some((

@@ -1,4 +1,4 @@
-//! Path and body as handler arguments. An incomplete body is rejected here. Other errors are passed to the handler, which may
+//! Capacity, path and body as handler arguments. An incomplete body is rejected here. Other errors are passed to the handler, which may
 //! have to store the rejection under an idempotency key.
 
 use std::convert::Infallible;
@@ -16,9 +16,51 @@ use crate::observe::Context;
 use plantstore_model::body::BodyError;
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError};
 use plantstore_model::user::UserName;
+use plantstore_store::{ReservedPlace, StoreError};
 
 /// Maximum number of bytes of an oversized body that are read and discarded, so that the connection stays usable.
 const DISCARD_MAX: usize = 1 << 20;
+
+/// Rejects the request if the runtime is saturated. An argument after the caller, as [`WriteCapacity`], so that a request for which
+/// there is no capacity is rejected before its body is read and parsed.
+pub(crate) struct ReadCapacity {
+    _place: Option<ReservedPlace>,
+}
+
+impl<App: Send + Sync> FromRequestParts<App> for ReadCapacity
+where
+    &'static Api: FromRef<App>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let api = <&'static Api>::from_ref(app);
+        let place = api.saturation.admit(parts).inspect_err(|_| api.reads_shed.count())?;
+        Ok(Self { _place: place })
+    }
+}
+
+/// Proof that the runtime was not saturated and the store's write queue had a free place. Holds no place of the queue: that is
+/// taken when the body has arrived, so that slow bodies hold none. The queue is the only place where writes wait: a semaphore in
+/// front of it would hand its permits to tasks that wait for the scheduler, and on a saturated machine leave the writer idle while
+/// they do.
+pub(crate) struct WriteCapacity {
+    _place: Option<ReservedPlace>,
+}
+
+impl<App: Send + Sync> FromRequestParts<App> for WriteCapacity
+where
+    &'static Api: FromRef<App>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let api = <&'static Api>::from_ref(app);
+        let has_place = Context::of(parts).user_id().is_some_and(|user| api.store.has_write_capacity(user));
+        let place = if has_place { api.saturation.admit(parts) } else { Err(StoreError::Overloaded) };
+        Ok(Self { _place: place.map_err(|error| api.write_error(error))? })
+    }
+}
 
 /// The body of a request and the plant parsed from it. Consumes the body, so it is a handler's last argument.
 pub(crate) struct PlantBody {

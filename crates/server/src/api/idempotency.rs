@@ -9,12 +9,12 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Heade
 use hyper::http::request::Parts;
 use sha2::{Digest, Sha256};
 
-use super::error::ApiError;
-use super::idempotency_headers::{IDEMPOTENCY_KEY, IDEMPOTENCY_REPLAYED};
+use super::error::{ApiError, IDEMPOTENCY_REPLAYED};
 use super::state::Api;
 use plantstore_model::user::UserId;
 use plantstore_store::{IdempotencyKey, StoredError, WriteContext, WriteOutcome};
 
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum length of a key, in characters.
 const KEY_MAX: usize = 255;
 

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ErrorBody};
-use super::limits::ApiLimits;
 use super::operation::{Access, BodyType, Operation, PLANTS, SELF_SERVICE, SERVICE, one, reference};
+use crate::options::ApiLimits;
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError};
 use plantstore_model::self_service::TokenRequestError;
 use plantstore_model::token::{Scope, TokenId};

@@ -1,18 +1,17 @@
 //! The operations on plants. The order of a handler's arguments is the order of checks: the caller, the idempotency key,
 //! the capacity, then the body.
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{HeaderValue, LOCATION};
 
 use super::collections::{OwnerParameter, WriteAccess, one_readable, readable};
 use super::error::ApiError;
-use super::extract::{PathId, PlantBody};
+use super::extract::{PathId, PlantBody, ReadCapacity, WriteCapacity};
 use super::idempotency::{self, RequestKey};
 use super::listing::{ListQuery, PlantQuery, list_plants, read_plant};
-use super::overload::capacity::{ReadCapacity, WriteCapacity};
+use super::response::{json, no_content, serialize};
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
 use plantstore_model::plant::NewPlant;
@@ -39,12 +38,9 @@ pub(crate) async fn create(
 }
 
 fn created(plant: &NewPlant, owner: &OwnerParameter) -> Result<Response, ApiError> {
-    let shown = serde_json::to_vec(&plant.shown()).map_err(|error| ApiError::Internal(error.to_string()))?;
-    let mut response = Response::new(Body::from(shown));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let mut response = json(serialize(&plant.shown())?);
     if let Ok(location) = HeaderValue::try_from(format!("/plants/{}{}", plant.id, owner.parameter('?'))) {
-        headers.insert(header::LOCATION, location);
+        response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
 }
@@ -86,11 +82,5 @@ pub(crate) async fn delete(
     };
     let key = key.with_outcomes(StatusCode::NO_CONTENT, &ApiError::NoPlant);
     let outcome = api.store.delete(context, id, key).await.map_err(|error| api.write_error(error))?;
-    idempotency::respond(outcome, deleted(), ApiError::NoPlant)
-}
-
-fn deleted() -> Response {
-    let mut response = Response::new(Body::empty());
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    response
+    idempotency::respond(outcome, no_content(), ApiError::NoPlant)
 }

@@ -1,22 +1,18 @@
 //! The shares that the caller has granted and received. No response depends on which users exist.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::response::Response;
-use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::audit::{Attempt, AuditLog, Change};
+use super::account_change::{Attempt, Change, ChangeAccess};
 use super::error::ApiError;
-use super::extract::{JsonBody, PathUser};
-use super::me::{json, no_content};
-use super::overload::account_changes::ChangeKind;
-use super::overload::capacity::ReadCapacity;
+use super::extract::{JsonBody, PathUser, ReadCapacity};
+use super::overload::ChangeKind;
+use super::response::{serialize, uncached_json};
 use super::state::Api;
-use crate::auth::{Auth, Caller, ManageShares, SessionSelector};
+use crate::auth::{Caller, ManageShares};
 use plantstore_model::self_service::ShareRequest;
 use plantstore_model::user::{Role, UserName};
 use plantstore_store::{AcceptOutcome, GrantOutcome, StoredName};
@@ -87,104 +83,81 @@ pub(crate) async fn list(
         role: share.role,
         state: ShareState::shown(share.state),
     });
-    json(StatusCode::OK, &Shares { granted: granted.collect(), received: received.collect() })
+    Ok(uncached_json(serialize(&Shares { granted: granted.collect(), received: received.collect() })?))
+}
+
+/// Returns a change of the share with this user.
+fn attempt(kind: ChangeKind, action: &'static str, user: &UserName) -> Attempt {
+    Attempt { kind, action, target: user.as_str().to_owned() }
 }
 
 /// `PUT /shares/{user}`
 pub(crate) async fn grant(
     State(api): State<&'static Api>,
-    caller: Caller<ManageShares>,
-    State(auth): State<&'static Auth>,
-    audit: AuditLog,
+    access: ChangeAccess<ManageShares>,
     PathUser(to): PathUser,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let session = caller.session;
-    if to == session.identity.user {
+    let owner = access.user_id();
+    if to == access.session.identity.user {
         return Err(ApiError::BadRequest("you have all rights to your own plants: name another user"));
     }
-    let role = ShareRequest::from_json(&body)?.role(session.scopes)?;
-    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Grant, async move {
-        let granted = api.store.grant_own_share(session.user_id(), &to, role, Timestamp::now()).await;
-        let attempt = Attempt::GrantShare(&to);
-        match granted.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
-            GrantOutcome::Granted => {
-                auth.end_sessions(&SessionSelector::User(to.clone()));
-                audit.record(&session, &Change::ShareGranted(&to, role));
-                Ok(no_content())
-            }
+    let role = ShareRequest::from_json(&body)?.role(access.session.scopes)?;
+    let attempt = attempt(ChangeKind::Grant, "grant share", &to);
+    let change = async move {
+        match api.store.grant_own_share(owner, &to, role, Timestamp::now()).await? {
+            GrantOutcome::Granted => Ok(Change::ShareGranted(to, role).into()),
             GrantOutcome::TooMany => Err(ApiError::TooManyGranted),
             GrantOutcome::NoOwner | GrantOutcome::NoGrantee => Err(ApiError::InvalidToken),
         }
-    })
-    .await
+    };
+    access.run(attempt, change).await
 }
 
 /// `DELETE /shares/{user}`
 pub(crate) async fn revoke(
     State(api): State<&'static Api>,
-    caller: Caller<ManageShares>,
-    State(auth): State<&'static Auth>,
-    audit: AuditLog,
+    access: ChangeAccess<ManageShares>,
     PathUser(to): PathUser,
 ) -> Result<Response, ApiError> {
-    let session = caller.session;
-    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Revocation, async move {
-        let revoked = api.store.revoke_own_share(session.user_id(), &to).await;
-        let attempt = Attempt::RevokeShare(&to);
-        if !revoked.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
-            return Err(ApiError::UnknownShare);
-        }
-        auth.end_sessions(&SessionSelector::User(to.clone()));
-        audit.record(&session, &Change::ShareRevoked(&to));
-        Ok(no_content())
-    })
-    .await
+    let owner = access.user_id();
+    let attempt = attempt(ChangeKind::Revocation, "revoke share", &to);
+    let change = async move {
+        let was_shared = api.store.revoke_own_share(owner, &to).await?;
+        if was_shared { Ok(Change::ShareRevoked(to).into()) } else { Err(ApiError::UnknownShare) }
+    };
+    access.run(attempt, change).await
 }
 
 /// `PUT /shares/received/{owner}`
 pub(crate) async fn accept(
     State(api): State<&'static Api>,
-    caller: Caller<ManageShares>,
-    State(auth): State<&'static Auth>,
-    audit: AuditLog,
+    access: ChangeAccess<ManageShares>,
     PathUser(owner): PathUser,
 ) -> Result<Response, ApiError> {
-    let session = caller.session;
-    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Grant, async move {
-        let accepted = api.store.accept_share(session.user_id(), &owner).await;
-        let attempt = Attempt::AcceptShare(&owner);
-        match accepted.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
-            AcceptOutcome::Accepted => {
-                auth.end_sessions(&SessionSelector::User(session.identity.user.clone()));
-                audit.record(&session, &Change::ShareAccepted(&owner));
-                Ok(no_content())
-            }
+    let user = access.user_id();
+    let attempt = attempt(ChangeKind::Grant, "accept share", &owner);
+    let change = async move {
+        match api.store.accept_share(user, &owner).await? {
+            AcceptOutcome::Accepted => Ok(Change::ShareAccepted(owner).into()),
             AcceptOutcome::NoOffer => Err(ApiError::UnknownReceivedShare),
             AcceptOutcome::TooMany => Err(ApiError::TooManyReceived),
         }
-    })
-    .await
+    };
+    access.run(attempt, change).await
 }
 
 /// `DELETE /shares/received/{owner}`
 pub(crate) async fn decline(
     State(api): State<&'static Api>,
-    caller: Caller<ManageShares>,
-    State(auth): State<&'static Auth>,
-    audit: AuditLog,
+    access: ChangeAccess<ManageShares>,
     PathUser(owner): PathUser,
 ) -> Result<Response, ApiError> {
-    let session = caller.session;
-    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Revocation, async move {
-        let declined = api.store.decline_share(session.user_id(), &owner, Timestamp::now()).await;
-        let attempt = Attempt::DeclineShare(&owner);
-        if !declined.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
-            return Err(ApiError::UnknownReceivedShare);
-        }
-        auth.end_sessions(&SessionSelector::User(session.identity.user.clone()));
-        audit.record(&session, &Change::ShareDeclined(&owner));
-        Ok(no_content())
-    })
-    .await
+    let user = access.user_id();
+    let attempt = attempt(ChangeKind::Revocation, "decline share", &owner);
+    let change = async move {
+        let was_shared = api.store.decline_share(user, &owner, Timestamp::now()).await?;
+        if was_shared { Ok(Change::ShareDeclined(owner).into()) } else { Err(ApiError::UnknownReceivedShare) }
+    };
+    access.run(attempt, change).await
 }

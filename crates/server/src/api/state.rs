@@ -6,13 +6,10 @@ use plantstore_store::{Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
 use super::error::ApiError;
-use super::limits::ApiLimits;
-use super::listing::ListCache;
-use super::overload::account_changes::{AccountChanges, ChangeKind};
-use super::overload::delay::RejectionDelay;
-use super::overload::read_limiter::ReadLimiter;
-use super::overload::saturation::Saturation;
-use crate::observe::{Identity, Readiness};
+use super::listing::cache::ListCache;
+use super::overload::{AccountChanges, ReadLimiter, RejectionDelay, Saturation};
+use crate::observe::Readiness;
+use crate::options::ApiLimits;
 
 pub(crate) struct Api {
     pub(super) store: Arc<Store>,
@@ -21,7 +18,7 @@ pub(crate) struct Api {
     pub(super) read_limiter: ReadLimiter,
     pub(super) saturation: Saturation,
     pub(super) reads_shed: Counter,
-    writes_shed: Counter,
+    pub(super) writes_shed: Counter,
     pub(crate) account_changes: AccountChanges,
     pub(crate) rejection_delay: RejectionDelay,
     /// Lists that are being streamed.
@@ -53,30 +50,6 @@ impl Api {
             self.writes_shed.count();
         }
         error.into()
-    }
-
-    /// Executes a change of tokens or shares to its end, also if the client disconnects, so that every change is recorded.
-    pub(super) async fn run_account_change<T: Send + 'static>(
-        &'static self,
-        caller: Arc<Identity>,
-        kind: ChangeKind,
-        change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let place = self.account_changes.begin(&caller, kind).await;
-        let place = place.ok_or_else(|| self.write_error(StoreError::Overloaded))?;
-        let change = tokio::spawn(async move {
-            let _place = place;
-            change.await
-        });
-        change.await.map_err(|error| ApiError::Internal(error.to_string()))?
-    }
-
-    /// Maps an error of a change of tokens or shares.
-    pub(super) fn change_error(&self, error: StoreError) -> ApiError {
-        match error {
-            StoreError::OutcomeUnknown(_) => ApiError::ChangeUnknown(error.to_string()),
-            error => self.write_error(error),
-        }
     }
 
     pub(crate) fn write_streaming_metrics(&self, exposition: &mut Exposition) {

@@ -1,29 +1,71 @@
-//! The caller's own tokens: list, create and revoke.
-
-use std::sync::Arc;
+//! The caller's own identity and tokens: show, list, create and revoke.
 
 use axum::extract::State;
 use axum::response::Response;
 use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
+use hyper::header::{HeaderValue, LOCATION};
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::audit::{Attempt, AuditLog, Change};
+use super::account_change::{Attempt, Change, ChangeAccess, Completed};
 use super::error::ApiError;
-use super::extract::{JsonBody, PathId};
+use super::extract::{JsonBody, PathId, ReadCapacity};
 use super::idempotency::NoKey;
-use super::me::{json, no_content};
-use super::overload::account_changes::ChangeKind;
-use super::overload::capacity::ReadCapacity;
+use super::overload::ChangeKind;
+use super::response::{serialize, uncached_json};
 use super::state::Api;
-use crate::auth::{Auth, Caller, Credential, ManageTokens, Session, SessionSelector};
+use crate::auth::{Caller, Credential, ManageTokens, NoScopeRequired, Session};
 use plantstore_model::self_service::{ParentToken, TokenRequest};
 use plantstore_model::token::{
     PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel, TokenState,
 };
+use plantstore_model::user::UserName;
 use plantstore_store::CreateTokenOutcome;
+
+/// Your user name and token
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Me {
+    user: UserName,
+    token: MeToken,
+}
+
+/// The token that you sent: one of this service, or one of the issuer
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MeToken {
+    /// Absent for a token of the issuer
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    id: Option<TokenId>,
+    /// Absent for a token of the issuer
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    label: Option<TokenLabel>,
+    /// The issuer of the token; absent for a token of this service
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    issuer: Option<String>,
+    #[schema(value_type = Vec<Scope>)]
+    scopes: Scopes,
+    /// Expiry time; null for a token that never expires
+    #[schema(required)]
+    expires_at: Option<Timestamp>,
+}
+
+/// `GET /me`
+pub(crate) async fn show_me(caller: Caller<NoScopeRequired>) -> Result<Response, ApiError> {
+    let session = &caller.session;
+    let mut token =
+        MeToken { id: None, label: None, issuer: None, scopes: session.scopes, expires_at: session.expires };
+    match &session.credential {
+        Credential::Token { id, label } => {
+            token.id = Some(*id);
+            token.label = Some(label.clone());
+        }
+        Credential::Issuer { url } => token.issuer = Some(url.clone()),
+    }
+    Ok(uncached_json(serialize(&Me { user: session.identity.user.clone(), token })?))
+}
 
 /// A token, without its secret
 #[derive(Serialize, ToSchema)]
@@ -61,14 +103,15 @@ pub(crate) async fn list(
 ) -> Result<Response, ApiError> {
     let _slot = api.read_limiter.acquire(caller.session.user_id()).await?;
     let session = &caller.session;
-    let (tokens, now) = (api.store.own_tokens(session.user_id()).await?, Timestamp::now());
+    let tokens = api.store.own_tokens(session.user_id()).await?;
+    let now = Timestamp::now();
     let tokens = tokens.into_iter().map(|token| Token {
         last_used_at: token.last_used,
         state: token.state(now),
         current: session.identity.token == Some(token.id),
         ..Token::unused(token.id, token.attributes)
     });
-    json(StatusCode::OK, &tokens.collect::<Vec<_>>())
+    Ok(uncached_json(serialize(&tokens.collect::<Vec<_>>())?))
 }
 
 impl Token {
@@ -90,30 +133,27 @@ impl Token {
 /// `POST /tokens`
 pub(crate) async fn create(
     State(api): State<&'static Api>,
-    caller: Caller<ManageTokens>,
+    access: ChangeAccess<ManageTokens>,
     _: NoKey,
-    audit: AuditLog,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
     let now = Timestamp::now();
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let session = caller.session;
-    let attributes = TokenRequest::from_json(&body, now)?.attributes(parent_token(&session), now)?;
+    let user = access.user_id();
+    let attributes = TokenRequest::from_json(&body, now)?.attributes(parent_token(&access.session), now)?;
     let token = PlainToken::generate().map_err(|error| ApiError::Internal(error.to_string()))?;
-    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Grant, async move {
-        let created = api.store.create_own_token(session.user_id(), &token.hash(), &attributes).await;
-        let attempt = Attempt::CreateToken(attributes.label.as_str());
-        match created.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
+    let target = attributes.label.as_str().to_owned();
+    let change = async move {
+        match api.store.create_own_token(user, &token.hash(), &attributes).await? {
             CreateTokenOutcome::Created(id) => {
-                audit.record(&session, &Change::TokenCreated(id));
-                let secret = token.reveal().to_owned();
-                created_response(&CreatedToken { token: Token::unused(id, attributes), secret })
+                let created = CreatedToken { token: Token::unused(id, attributes), secret: token.reveal().to_owned() };
+                Ok(Completed { change: Change::TokenCreated(id), response: created_response(&created)? })
             }
             CreateTokenOutcome::TooMany => Err(ApiError::TooManyTokens),
             CreateTokenOutcome::NotActive => Err(ApiError::InvalidToken),
         }
-    })
-    .await
+    };
+    access.run(Attempt { kind: ChangeKind::Grant, action: "create token", target }, change).await
 }
 
 fn parent_token(session: &Session) -> ParentToken {
@@ -125,9 +165,10 @@ fn parent_token(session: &Session) -> ParentToken {
 }
 
 fn created_response(created: &CreatedToken) -> Result<Response, ApiError> {
-    let mut response = json(StatusCode::CREATED, created)?;
+    let mut response = uncached_json(serialize(created)?);
+    *response.status_mut() = StatusCode::CREATED;
     if let Ok(location) = HeaderValue::try_from(format!("/tokens/{}", created.token.id)) {
-        response.headers_mut().insert(header::LOCATION, location);
+        response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
 }
@@ -135,21 +176,15 @@ fn created_response(created: &CreatedToken) -> Result<Response, ApiError> {
 /// `DELETE /tokens/{id}`
 pub(crate) async fn revoke(
     State(api): State<&'static Api>,
-    caller: Caller<ManageTokens>,
-    State(auth): State<&'static Auth>,
-    audit: AuditLog,
+    access: ChangeAccess<ManageTokens>,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
-    let (session, token) = (caller.session, TokenId::new(id?.get()));
-    api.run_account_change(Arc::clone(&session.identity), ChangeKind::Revocation, async move {
-        let revoked = api.store.revoke_own_token(session.user_id(), token, Timestamp::now()).await;
-        let attempt = Attempt::RevokeToken(token);
-        if !revoked.map_err(|error| audit.record_if_unknown(&session, attempt, api.change_error(error)))? {
-            return Err(ApiError::UnknownToken);
-        }
-        auth.end_sessions(&SessionSelector::Token(token));
-        audit.record(&session, &Change::TokenRevoked(token));
-        Ok(no_content())
-    })
-    .await
+    let user = access.user_id();
+    let token = TokenId::new(id?.get());
+    let attempt = Attempt { kind: ChangeKind::Revocation, action: "revoke token", target: token.get().to_string() };
+    let change = async move {
+        let was_active = api.store.revoke_own_token(user, token, Timestamp::now()).await?;
+        if was_active { Ok(Change::TokenRevoked(token).into()) } else { Err(ApiError::UnknownToken) }
+    };
+    access.run(attempt, change).await
 }

@@ -8,51 +8,78 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{FromRef, FromRequestParts};
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use hyper::Version;
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use plantstore_model::token::Scope;
+use plantstore_store::Store;
+use plantstore_telemetry::metrics::{Counter, Exposition};
 
-use super::error::AuthError;
-use super::host::check_host;
-use super::sessions::Session;
-use super::state::Auth;
+use super::oidc::Issuer;
+use super::rate_limit::{Quota, RateLimiter, UserQuota};
+use super::sessions::{AuthError, Session, Sessions};
 use crate::observe::Context;
+use crate::options::{AuthLimits, Rate};
+use crate::transport::ClientAddress;
+
+/// The state of authentication: cached sessions, and limits on clients and users.
+pub(crate) struct Auth {
+    store: Arc<Store>,
+    pub(crate) sessions: Sessions,
+    failure_limit: RateLimiter<ClientAddress>,
+    pub(crate) user_quota: Option<UserQuota>,
+    failures: Counter,
+    limited_addresses: Counter,
+}
+
+impl Auth {
+    pub(crate) fn new(store: Arc<Store>, issuer: Option<Issuer>, limits: &AuthLimits) -> Self {
+        let failures = Quota::new(Rate::per_second(limits.auth_failure_rate), limits.auth_failure_burst);
+        let requests = limits.rate_limit.map(|rate| Quota::new(rate, limits.rate_burst.unwrap_or(rate.number)));
+        Self {
+            store,
+            sessions: Sessions::new(issuer),
+            failure_limit: RateLimiter::new(failures),
+            user_quota: requests.map(UserQuota::new),
+            failures: Counter::default(),
+            limited_addresses: Counter::default(),
+        }
+    }
+
+    pub(crate) fn write_failure_metrics(&self, exposition: &mut Exposition) {
+        exposition
+            .counter("plantstore_auth_failures_total", "Requests with an invalid token.")
+            .sample(&[], self.failures.get());
+        let limited_users = self.user_quota.as_ref().map_or(0, |quota| quota.rejected.get());
+        exposition
+            .counter("plantstore_requests_rate_limited_total", "Requests rejected with status 429, by limit.")
+            .sample(&[("limit", "auth_failures".into())], self.limited_addresses.get())
+            .sample(&[("limit", "user".into())], limited_users);
+    }
+}
 
 /// Type-level name of the scope that a handler requires.
 pub(crate) trait RequiredScope {
     const SCOPE: Option<Scope>;
 }
 
-/// Requires `plants:read`.
-pub(crate) struct Read;
-/// Requires `plants:write`.
-pub(crate) struct Write;
-/// Requires `plants:delete`.
-pub(crate) struct Delete;
-/// Requires `tokens:manage`.
-pub(crate) struct ManageTokens;
-/// Requires `shares:manage`.
-pub(crate) struct ManageShares;
-/// Requires a valid token. No scope is checked.
-pub(crate) struct NoScopeRequired;
+macro_rules! required_scopes {
+    ($($name:ident = $scope:expr;)*) => {$(
+        pub(crate) struct $name;
 
-impl RequiredScope for Read {
-    const SCOPE: Option<Scope> = Some(Scope::Read);
+        impl RequiredScope for $name {
+            const SCOPE: Option<Scope> = $scope;
+        }
+    )*};
 }
-impl RequiredScope for Write {
-    const SCOPE: Option<Scope> = Some(Scope::Write);
-}
-impl RequiredScope for Delete {
-    const SCOPE: Option<Scope> = Some(Scope::Delete);
-}
-impl RequiredScope for ManageTokens {
-    const SCOPE: Option<Scope> = Some(Scope::ManageTokens);
-}
-impl RequiredScope for ManageShares {
-    const SCOPE: Option<Scope> = Some(Scope::ManageShares);
-}
-impl RequiredScope for NoScopeRequired {
-    const SCOPE: Option<Scope> = None;
+
+required_scopes! {
+    Read = Some(Scope::Read);
+    Write = Some(Scope::Write);
+    Delete = Some(Scope::Delete);
+    ManageTokens = Some(Scope::ManageTokens);
+    ManageShares = Some(Scope::ManageShares);
+    NoScopeRequired = None;
 }
 
 /// An authenticated user whose token has the scope `S`.
@@ -75,7 +102,7 @@ where
         let session = authenticate(auth, &context, &parts.headers).await?;
         context.set_identity(Arc::clone(&session.identity));
         if let Some(quota) = &auth.user_quota {
-            quota.count(session.user_id(), &context)?;
+            quota.count(session.user_id(), &context).map_err(AuthError::TooManyRequests)?;
         }
         check_host(parts)?;
         match S::SCOPE {
@@ -130,4 +157,44 @@ fn credentials(value: &HeaderValue) -> Result<Option<&str>, AuthError> {
     }
     let token = token.trim_ascii_start();
     Ok(std::str::from_utf8(token).ok())
+}
+
+/// Checks the host of a request. HTTP/1.1 requires exactly one `Host`. HTTP/2 requires `:authority` or `Host`, and that they
+/// are equal if there are both.
+pub(crate) fn check_host(parts: &Parts) -> Result<(), AuthError> {
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let host = hosts.next();
+    let more = hosts.next().is_some();
+    if host.is_some_and(|host| !is_host(host.as_bytes())) {
+        return Err(AuthError::BadRequest("`Host` must be a host name or an address, with or without a port"));
+    }
+    match parts.version {
+        Version::HTTP_2 => match (parts.uri.authority(), host) {
+            _ if more => Err(AuthError::BadRequest("send at most one `Host` header")),
+            (None, None) => Err(AuthError::BadRequest("send `:authority`, or a `Host` header")),
+            (Some(authority), Some(host)) if !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()) => {
+                Err(AuthError::BadRequest("`Host` must be the same as `:authority`: leave it out"))
+            }
+            _ => Ok(()),
+        },
+        version if more || (host.is_none() && version == Version::HTTP_11) => {
+            Err(AuthError::BadRequest("send exactly one `Host` header"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the characters of a host and its port (RFC 9110, 7.2). An empty one is allowed.
+fn is_host(value: &[u8]) -> bool {
+    let host = match value.iter().rposition(|byte| *byte == b':') {
+        Some(colon) if value[colon + 1..].iter().all(u8::is_ascii_digit) => &value[..colon],
+        _ => value,
+    };
+    let in_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+    match host.strip_prefix(b"[") {
+        Some(address) => {
+            address.strip_suffix(b"]").is_some_and(|address| address.iter().all(|byte| *byte == b':' || in_name(byte)))
+        }
+        None => host.iter().all(in_name),
+    }
 }

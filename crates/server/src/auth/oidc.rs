@@ -1,19 +1,17 @@
 //! OpenID Connect: verification of JWTs that an issuer has signed.
 //!
 //! [`jwt`] parses a token and checks its claims; [`keys`] verifies its signature; [`key_cache`] fetches and caches the keys of
-//! the [`issuer`]; [`report`] warns operators about keys and tokens that cannot be used. The key decides the algorithm, never
-//! the token.
+//! the [`issuer`]. The key decides the algorithm, never the token. Warnings for operators quote values of the issuer or a client,
+//! but never a token.
 
 mod issuer;
-mod jose;
 mod jwt;
 mod key_cache;
 mod keys;
-mod quote;
-mod report;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
@@ -21,13 +19,14 @@ pub use self::issuer::{IssuerUrl, IssuerUrlError};
 use self::jwt::{Claims, ExpectedClaims, Jwt, TokenError};
 use self::key_cache::{KeyCache, KeyLookupError};
 pub(crate) use self::keys::KeySet;
-use self::report::RejectionReports;
 use plantstore_client::trust::{self, TrustError};
 use plantstore_client::{Cleartext, Client, Proxies, Settings};
 use plantstore_telemetry::metrics::Exposition;
 
 /// Maximum size of a document of the issuer in bytes.
 const DOCUMENT_MAX: usize = 1 << 20;
+/// Minimum time between two warnings of one kind about rejected tokens, because any client can cause them.
+const REJECTION_INTERVAL: Duration = Duration::from_secs(60);
 
 /// An issuer whose tokens are accepted, and the claims that they must have.
 pub struct Issuer {
@@ -48,8 +47,9 @@ impl Issuer {
     ) -> Result<Self, TrustError> {
         let ca_option = "--oidc-ca";
         let roots = trust::authorities_for(url.discovery(), authorities, ca_option)?;
-        let (cleartext, response_max) = (Cleartext::Loopback, DOCUMENT_MAX);
-        let client = Client::new(Settings { roots, ca_option, cleartext, proxies, response_max });
+        let settings =
+            Settings { roots, ca_option, cleartext: Cleartext::Loopback, proxies, response_max: DOCUMENT_MAX };
+        let client = Client::new(settings);
         let expected = ExpectedClaims { issuer: url.as_str().to_owned(), audience, user_claim };
         Ok(Self { url, expected, client })
     }
@@ -142,5 +142,75 @@ impl TokenVerifier {
     /// Checks that these are the keys of the last fetch.
     pub(crate) fn are_current(&self, keys: &Arc<KeySet>) -> bool {
         self.key_cache.current().is_some_and(|current| Arc::ptr_eq(&current, keys))
+    }
+}
+
+/// Rate-limited warnings about rejected tokens that point at a wrong configuration of the issuer or of its client.
+#[derive(Default)]
+struct RejectionReports {
+    opaque: ReportLimit,
+    audience: ReportLimit,
+}
+
+impl RejectionReports {
+    /// Logs a warning for errors that a wrong configuration can cause, at most one of each kind in [`REJECTION_INTERVAL`].
+    fn report(&self, error: &TokenError, expected: &ExpectedClaims) {
+        let ExpectedClaims { issuer, audience, .. } = expected;
+        match error {
+            TokenError::Malformed => {
+                if let Some(suppressed) = self.opaque.pass(Instant::now()) {
+                    let message = "bearer token rejected: it is neither a JWT nor a token of this service; let the \
+                        issuer issue access tokens as JWTs";
+                    tracing::warn!(issuer, suppressed, "{message}");
+                }
+            }
+            TokenError::Audience(found) => {
+                if let Some(suppressed) = self.audience.pass(Instant::now()) {
+                    let found = found.as_deref().unwrap_or("missing");
+                    let message = "issuer token rejected: its `aud` does not contain --oidc-audience";
+                    tracing::warn!(issuer, expected = audience, found, suppressed, "{message}");
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Allows one report in [`REJECTION_INTERVAL`] and counts the others.
+#[derive(Default)]
+struct ReportLimit(Mutex<ReportState>);
+
+#[derive(Default)]
+struct ReportState {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl ReportLimit {
+    /// Returns the number of reports suppressed since the last one, or `None` to suppress this one as well.
+    fn pass(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.last.is_some_and(|last| now.saturating_duration_since(last) < REJECTION_INTERVAL) {
+            state.suppressed += 1;
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_report_passes_per_interval_with_the_number_suppressed() {
+        let limit = ReportLimit::default();
+        let start = Instant::now();
+        assert_eq!(limit.pass(start), Some(0));
+        assert_eq!(limit.pass(start), None);
+        assert_eq!(limit.pass(start + REJECTION_INTERVAL / 2), None);
+        assert_eq!(limit.pass(start + REJECTION_INTERVAL), Some(2));
+        assert_eq!(limit.pass(start + REJECTION_INTERVAL), None);
     }
 }

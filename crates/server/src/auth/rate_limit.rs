@@ -1,12 +1,22 @@
-//! Token-bucket rate limiter with one bucket per key.
+//! Token-bucket rate limiter with one bucket per key, and the request quota of each user. Each node counts on its own.
+//!
+//! The header fields are those of draft-ietf-httpapi-ratelimit-headers, as of its versions 10 and 11.
 
 use std::array;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
-use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use plantstore_model::user::UserId;
+use plantstore_telemetry::metrics::Counter;
+
+use crate::observe::Context;
+use crate::options::Rate;
+
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 /// Maximum number of buckets.
 const KEYS_MAX: usize = 65_536;
 /// Shards of the map, each with a lock of its own, so that requests and evictions seldom block each other.
@@ -14,63 +24,11 @@ const SHARDS: usize = 16;
 const SHARD_MAX: usize = KEYS_MAX / SHARDS;
 /// Buckets that are evicted together when a shard is full: enough to make evictions rare.
 const EVICTED: usize = SHARD_MAX / 8;
-/// Highest number of a rate, in its unit of time.
-const RATE_MAX: u32 = 1_000_000;
-
-/// Number of events per period, on average.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    number: u32,
-    period: Duration,
-}
-
-impl Rate {
-    /// Creates a rate per second, clamped to the allowed range.
-    pub(crate) fn per_second(number: u32) -> Self {
-        Self { number: number.clamp(1, RATE_MAX), period: Duration::from_secs(1) }
-    }
-
-    /// Returns the number of events per period.
-    pub(super) fn number(self) -> u32 {
-        self.number
-    }
-}
-
-impl FromStr for Rate {
-    type Err = RateError;
-
-    fn from_str(text: &str) -> Result<Self, RateError> {
-        let (number, unit) = text.split_once('/').ok_or(RateError::Form)?;
-        let seconds = match unit {
-            "s" => 1,
-            "m" => 60,
-            "h" => 3_600,
-            _ => return Err(RateError::Form),
-        };
-        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(RateError::Form);
-        }
-        match number.parse() {
-            Ok(number @ 1..=RATE_MAX) => Ok(Self { number, period: Duration::from_secs(seconds) }),
-            _ => Err(RateError::Number),
-        }
-    }
-}
-
-/// The reason why a text is not a [`Rate`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RateError {
-    #[error("write a number of requests and a unit of time, for example 100/s, 600/m or 5000/h")]
-    Form,
-    #[error("the number must be from 1 to {RATE_MAX}")]
-    Number,
-}
-
 /// An average rate and a burst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) struct Quota {
     rate: Rate,
-    pub(super) burst: u32,
+    burst: u32,
 }
 
 impl Quota {
@@ -84,7 +42,7 @@ impl Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketLevel {
     /// Whole tokens left.
-    pub(super) left: u32,
+    left: u32,
     /// Seconds until there is one more token, rounded up.
     pub(super) next_in: u64,
 }
@@ -131,7 +89,7 @@ impl<K: Hash + Eq + Copy> RateLimiter<K> {
     }
 
     /// Returns the seconds in which an empty bucket becomes full, rounded up.
-    pub(super) fn window(&self) -> u64 {
+    fn window(&self) -> u64 {
         self.capacity.as_secs() + u64::from(self.capacity.subsec_nanos() > 0)
     }
 
@@ -144,7 +102,8 @@ impl<K: Hash + Eq + Copy> RateLimiter<K> {
 
     /// Returns the level of a bucket, not full, that holds the tokens added in the time `held`.
     fn level(&self, held: Duration) -> BucketLevel {
-        let (held, interval) = (held.as_nanos(), self.interval.as_nanos());
+        let held = held.as_nanos();
+        let interval = self.interval.as_nanos();
         let next = interval - held % interval;
         let next_in = next.div_ceil(Duration::from_secs(1).as_nanos());
         BucketLevel {
@@ -162,10 +121,45 @@ fn evict_nearest_to_full<K>(full_at: &mut HashMap<K, Instant>, now: Instant) {
     full_at.retain(|_, full| *full > last);
 }
 
+/// The request quota of each user.
+pub(crate) struct UserQuota {
+    limiter: RateLimiter<UserId>,
+    policy: HeaderValue,
+    pub(super) rejected: Counter,
+}
+
+impl UserQuota {
+    pub(super) fn new(quota: Quota) -> Self {
+        let limiter = RateLimiter::new(quota);
+        let policy = format!(r#""user";q={};w={}"#, quota.burst, limiter.window());
+        let policy = HeaderValue::try_from(policy).expect("digits are a header value");
+        Self { limiter, policy, rejected: Counter::default() }
+    }
+
+    /// Counts a request of this user; fails, with the seconds until a retry, if the quota is exhausted.
+    pub(super) fn count(&self, user: UserId, context: &Context) -> Result<(), u64> {
+        let taken = self.limiter.take(user, Instant::now());
+        let (Ok(BucketLevel { left, next_in }) | Err(BucketLevel { left, next_in })) = taken;
+        if let Ok(value) = HeaderValue::try_from(format!(r#""user";r={left};t={next_in}"#)) {
+            context.set_rate_limit(value);
+        }
+        taken.map(drop).map_err(|level| {
+            self.rejected.count();
+            level.next_in
+        })
+    }
+
+    /// Adds the policy, and the state of the quota if the user is authenticated.
+    pub(crate) fn add_headers(&self, headers: &mut HeaderMap, context: &Context) {
+        headers.insert(RATE_LIMIT_POLICY, self.policy.clone());
+        if let Some(value) = context.rate_limit() {
+            headers.insert(RATE_LIMIT, value.clone());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::thread;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -180,57 +174,6 @@ mod tests {
 
     fn bucket_count(limiter: &RateLimiter<u64>) -> usize {
         limiter.shards.iter().map(|shard| shard.lock().expect("no panic").len()).sum()
-    }
-
-    #[test]
-    fn rates_are_parsed() {
-        let rate = |number, seconds| Ok(Rate { number, period: Duration::from_secs(seconds) });
-        assert_eq!(
-            ["100/s".parse(), "20/m".parse(), "1000000/h".parse()],
-            [rate(100, 1), rate(20, 60), rate(1_000_000, 3_600)]
-        );
-        for wrong in [
-            "", "100", "/s", "100/", "100/d", "100/S", "100/sec", "-1/s", "+1/s", "1.5/s", "1 /s", "1/s ", "1//s",
-            "１/s",
-        ] {
-            assert_eq!(wrong.parse::<Rate>(), Err(RateError::Form), "{wrong}");
-        }
-        for wrong in ["0/s", "1000001/s", "99999999999999999999/h"] {
-            assert_eq!(wrong.parse::<Rate>(), Err(RateError::Number), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_bucket_empties_and_fills() {
-        let limiter = limiter("10/s", 3);
-        let start = Instant::now();
-        let taken = |after: u64| limiter.take(1, start + Duration::from_millis(after));
-        assert_eq!([taken(0), taken(0), taken(0)], [Ok(level(2, 1)), Ok(level(1, 1)), Ok(level(0, 1))]);
-        assert_eq!(
-            [taken(0), taken(99), taken(100), taken(101)].map(|taken| taken.is_ok()),
-            [false, false, true, false]
-        );
-        assert_eq!(
-            [taken(10_000), taken(10_000), taken(10_000), taken(10_000)].map(|taken| taken.is_ok()),
-            [true, true, true, false]
-        );
-        assert_eq!(limiter.take(2, start), Ok(level(2, 1)), "another key has a bucket of its own");
-    }
-
-    #[test]
-    fn wait_is_rounded_up_to_seconds() {
-        let limiter = limiter("20/m", 2);
-        let start = Instant::now();
-        let taken = |after: f64| limiter.take(1, start + Duration::from_secs_f64(after));
-        assert_eq!([taken(0.0), taken(0.0)], [Ok(level(1, 3)), Ok(level(0, 3))]);
-        assert_eq!(taken(0.0), Err(level(0, 3)), "three whole seconds are three");
-        assert_eq!(taken(0.000_000_001), Err(level(0, 3)));
-        assert_eq!(taken(0.999_999_999), Err(level(0, 3)), "a little more than two are three");
-        assert_eq!(taken(1.0), Err(level(0, 2)));
-        assert_eq!(taken(2.0), Err(level(0, 1)));
-        assert_eq!(taken(2.999_999_999), Err(level(0, 1)), "never 0: that would not be enough");
-        assert_eq!(taken(3.0), Ok(level(0, 3)), "rejections take no tokens");
-        assert_eq!(taken(7.0), Ok(level(0, 2)), "a third of a token is left over");
     }
 
     proptest! {
@@ -270,32 +213,6 @@ mod tests {
             }
             prop_assert!(limiter.take(0, now).is_err());
         }
-    }
-
-    #[test]
-    fn window_is_the_time_to_fill_an_empty_bucket() {
-        for (rate, burst, window) in [
-            ("100/s", 200, 2),
-            ("3/s", 3, 1),
-            ("3/s", 4, 2),
-            ("20/m", 1, 3),
-            ("7/h", 7, 3_600),
-            ("1/h", 1_000_000, 3_600_000_000),
-        ] {
-            assert_eq!(limiter(rate, burst).window(), window, "{rate} {burst}");
-        }
-    }
-
-    #[test]
-    fn concurrent_callers_get_no_more_tokens_than_the_burst() {
-        let limiter = limiter("1/h", 1_000);
-        let now = Instant::now();
-        let granted = thread::scope(|scope| {
-            let takers: Vec<_> =
-                (0..8).map(|_| scope.spawn(|| (0..500).filter(|_| limiter.take(1, now).is_ok()).count())).collect();
-            takers.into_iter().map(|taker| taker.join().expect("no panic")).sum::<usize>()
-        });
-        assert_eq!(granted, 1_000);
     }
 
     #[test]

@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use quick_cache::Weighter;
 
-use super::error::AuthError;
 use super::oidc::{Cacheable, Issuer, KeySet, TokenVerifier, VerifyError};
 use crate::observe::Identity;
-use plantstore_model::token::{PlainToken, Scopes, TOKEN_PREFIX, TokenHash, TokenId, TokenLabel, is_jwt_shaped};
+use plantstore_model::token::{PlainToken, Scope, Scopes, TOKEN_PREFIX, TokenHash, TokenId, TokenLabel, is_jwt_shaped};
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::cache::{BoundedCache, bounded_cache, weighted_cache};
 use plantstore_store::{CollectionAccess, Store, StoreError};
@@ -34,6 +33,29 @@ const REJECTED_MAX: usize = 10_000;
 /// Maximum number of recent changes that are stored for look-ups in progress.
 const ENDED_MAX: usize = 1_000;
 const SECONDS_PER_DAY: i64 = 86_400;
+
+/// The reason why a check before a handler fails.
+#[derive(Debug)]
+pub(crate) enum AuthError {
+    NoToken,
+    InvalidToken,
+    ScopeMissing(Scope),
+    /// More than one `Authorization`, or an invalid `Host`. The text is for the client.
+    BadRequest(&'static str),
+    /// The client address has exceeded the limit on failed authentications; with the seconds until a retry.
+    TooManyFailures(u64),
+    /// The user has exceeded the quota; with the seconds until a retry.
+    TooManyRequests(u64),
+    NoIssuerKeys,
+    Unavailable(String),
+    Store(StoreError),
+}
+
+impl From<StoreError> for AuthError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
 
 /// A bearer token, classified by its form.
 enum BearerToken<'a> {
@@ -195,7 +217,7 @@ impl Sessions {
     }
 
     /// Ends the cached sessions that a change affects. A look-up that began before is not cached.
-    pub(super) fn end(&self, affected: &SessionSelector) {
+    pub(crate) fn end(&self, affected: &SessionSelector) {
         self.ended.insert(affected.clone(), Instant::now());
         self.valid.retain(|_, session| !affected.includes(&session.identity));
     }

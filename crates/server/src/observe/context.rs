@@ -1,10 +1,16 @@
-//! The context of a request, from its first byte to the last byte of its response. At its end, one line of the access log is
-//! written.
+//! The context of a request, from its first byte to the last byte of its response. At its end, it is counted and traced, and one
+//! line of the access log is written.
 
+use std::fmt::{self, Write as _};
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::{Context as TaskContext, Poll};
 use std::time::Instant;
 
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, StatusCode, Version};
@@ -13,12 +19,28 @@ use plantstore_model::user::{UserId, UserName};
 use plantstore_telemetry::logging::ACCESS_LOG;
 use plantstore_telemetry::spans::SpanRecorder;
 
-use super::address_text::AddressText;
+use super::metrics::{ConnectionMetrics, EndedRequest, Outcome, RequestMetrics};
 use super::request_id::request_id;
-use super::request_metrics::EndedRequest;
-use super::state::Observe;
-use super::traces::{Trace, TracedRequest};
-use crate::transport::ClientAddress;
+use super::traces::{Collector, Trace, Tracer};
+use crate::transport::{ClientAddress, InFlightRequest, ResponseBody};
+
+/// Length of the longest text of an IPv6 address.
+const LENGTH_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
+
+/// The metrics and the tracer that requests and connections report to.
+pub(crate) struct Observe {
+    pub(crate) requests: RequestMetrics,
+    pub(crate) connections: ConnectionMetrics,
+    pub(crate) tracer: Option<Tracer>,
+}
+
+impl Observe {
+    /// Observes requests on the routes with these labels.
+    pub(crate) fn new(routes: Vec<&'static str>, collector: Option<Collector>) -> Self {
+        let requests = RequestMetrics::new(routes);
+        Self { requests, connections: ConnectionMetrics::default(), tracer: collector.map(Tracer::start) }
+    }
+}
 
 /// The user that a request acts for, and the token that it was authenticated with.
 pub(crate) struct Identity {
@@ -54,7 +76,6 @@ impl Context {
         method: Option<Method>,
         route: &'static str,
     ) -> Self {
-        let (identity, rate_limit) = (OnceLock::new(), OnceLock::new());
         Self {
             id: request_id(headers),
             arrived,
@@ -62,8 +83,8 @@ impl Context {
             method,
             version,
             route,
-            identity,
-            rate_limit,
+            identity: OnceLock::new(),
+            rate_limit: OnceLock::new(),
             trace: None,
             routine: false,
         }
@@ -118,48 +139,44 @@ impl Context {
         self.id.to_str().unwrap_or_default()
     }
 
-    /// Counts a request whose response has ended, adds it to its trace and writes its line of the access log; without a status
-    /// when it never got a response.
-    pub(crate) fn end(
-        &self,
-        observe: &Observe,
-        status: Option<StatusCode>,
-        error: Option<i32>,
-        bytes: u64,
-        complete: bool,
-    ) {
-        let took = self.arrived.elapsed();
-        let (method, route) = (self.method.as_ref(), self.route);
-        let exemplar = self.trace.as_ref().and_then(Trace::exemplar);
-        observe.requests.end(&EndedRequest { method, route, status, error, bytes, complete, took, exemplar });
+    /// Counts a request whose response has ended, adds it to its trace and writes its line of the access log.
+    pub(crate) fn end(&self, observe: &Observe, outcome: &Outcome) {
         let identity = self.identity.get();
+        let ended = EndedRequest {
+            id: self.id(),
+            version: self.version,
+            method: self.method.as_ref(),
+            route: self.route,
+            user: identity.map(|identity| identity.user_id),
+            took: self.arrived.elapsed(),
+            outcome,
+        };
+        observe.requests.end(&ended, self.trace.as_ref().and_then(Trace::exemplar));
         if let (Some(tracer), Some(trace)) = (&observe.tracer, &self.trace) {
-            let user = identity.map(|identity| identity.user_id);
-            let id = self.id();
-            tracer.record(trace, &TracedRequest { id, method, route, status, error, user, bytes, complete });
+            tracer.record(trace, &ended);
         }
         macro_rules! log_request {
             ($level:ident) => {
                 tracing::$level!(
                     target: ACCESS_LOG,
-                    request_id = self.id(),
+                    request_id = ended.id,
                     trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
                     client = AddressText::of(self.client).as_str(),
-                    http_version = version_number(self.version),
-                    method = method.map(Method::as_str),
-                    route,
-                    status = status.map(|status| status.as_u16()),
-                    error,
+                    http_version = ended.version_number(),
+                    method = ended.method.map(Method::as_str),
+                    route = ended.route,
+                    status = outcome.status.map(|status| status.as_u16()),
+                    error = outcome.error,
                     user = identity.map(|identity| identity.user.as_str()),
                     token_id = identity.and_then(|identity| identity.token).map(TokenId::get),
-                    duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-                    bytes,
-                    complete,
+                    duration_us = u64::try_from(ended.took.as_micros()).unwrap_or(u64::MAX),
+                    bytes = outcome.bytes,
+                    complete = outcome.complete,
                     "request"
                 )
             };
         }
-        if self.routine && error.is_none() && status.is_some() {
+        if self.routine && outcome.error.is_none() && outcome.status.is_some() {
             log_request!(debug);
         } else {
             log_request!(info);
@@ -167,10 +184,130 @@ impl Context {
     }
 }
 
-fn version_number(version: Version) -> &'static str {
-    match version {
-        Version::HTTP_10 => "1.0",
-        Version::HTTP_2 => "2",
-        _ => "1.1",
+/// A request and its response. Dropping it logs the end and frees the connection for the next request.
+pub(crate) struct Exchange {
+    context: Arc<Context>,
+    outcome: Outcome,
+    observe: &'static Observe,
+    _in_flight: InFlightRequest,
+}
+
+impl Exchange {
+    pub(crate) fn new(context: Arc<Context>, observe: &'static Observe, in_flight: InFlightRequest) -> Self {
+        Self { context, outcome: Outcome::default(), observe, _in_flight: in_flight }
+    }
+
+    pub(crate) fn set_outcome(&mut self, status: StatusCode, error: Option<i32>) {
+        self.outcome.status = Some(status);
+        self.outcome.error = error;
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.context.end(self.observe, &self.outcome);
+    }
+}
+
+/// The body of a response, which records its size and its end.
+pub(crate) struct TrackedBody {
+    inner: Body,
+    exchange: Exchange,
+}
+
+impl TrackedBody {
+    pub(crate) fn new(inner: Body, mut exchange: Exchange) -> Self {
+        exchange.outcome.complete = http_body::Body::is_end_stream(&inner);
+        Self { inner, exchange }
+    }
+}
+
+impl ResponseBody for TrackedBody {
+    fn abandon(&mut self) {
+        self.exchange.outcome.complete = false;
+    }
+}
+
+impl http_body::Body for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut TaskContext<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(task);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.exchange.outcome.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+                self.exchange.outcome.complete = self.inner.is_end_stream();
+            }
+            Poll::Ready(None) => self.exchange.outcome.complete = true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Text of an IP address, on the stack. Every line of the access log has one.
+struct AddressText {
+    bytes: [u8; LENGTH_MAX],
+    length: usize,
+}
+
+impl AddressText {
+    fn of(address: IpAddr) -> Self {
+        let mut text = Self { bytes: [0; LENGTH_MAX], length: 0 };
+        match address {
+            // Much faster than `Display`, which supports widths and alignment.
+            IpAddr::V4(address) => {
+                for (index, octet) in address.octets().into_iter().enumerate() {
+                    if index > 0 {
+                        text.push(b".");
+                    }
+                    text.push(itoa::Buffer::new().format(octet).as_bytes());
+                }
+            }
+            IpAddr::V6(address) => write!(text, "{address}").expect("it has room for every address"),
+        }
+        text
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        self.bytes[self.length..][..part.len()].copy_from_slice(part);
+        self.length += part.len();
+    }
+}
+
+impl fmt::Write for AddressText {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.push(part.as_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_the_text_of_display() {
+        for text in ["0.0.0.0", "127.0.0.1", "255.255.255.255", "::", "::1", "::ffff:192.0.2.1", "2001:db8::7"] {
+            assert_eq!(AddressText::of(text.parse().expect("an address")).as_str(), text);
+        }
+        let longest = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
+        assert_eq!(AddressText::of(longest.parse().expect("an address")).as_str(), longest);
     }
 }

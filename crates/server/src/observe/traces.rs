@@ -9,7 +9,7 @@ mod export;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use hyper::{HeaderMap, Method, StatusCode, Version};
+use hyper::HeaderMap;
 use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
 use opentelemetry::trace::{
     Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, TraceId, Tracer as _, TracerProvider as _,
@@ -20,8 +20,8 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
 use self::export::ExportMetrics;
 pub use self::export::{Collector, CollectorSettings, Endpoint, EndpointError};
+use super::metrics::{EndedRequest, Outcome};
 use plantstore_model::token::{TOKEN_PREFIX, is_jwt_shaped};
-use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::{Exemplar, Exposition};
 use plantstore_telemetry::spans::SpanRecorder;
 
@@ -31,8 +31,6 @@ const TRACESTATE: &str = "tracestate";
 const PARENT_LENGTH: usize = 55;
 /// Characters of a `tracestate` that is propagated: the least that the specification demands.
 const STATE_MAX: usize = 512;
-/// Methods that appear in names of spans. All others share one name, so that clients cannot choose the names.
-const METHODS: [Method; 6] = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS];
 
 /// The trace that a request belongs to.
 pub(crate) struct Trace {
@@ -45,18 +43,17 @@ struct Recording {
     /// Holds the span of the request, which is the parent of the others.
     context: Context,
     clock: Clock,
-    version: Version,
     recorder: SpanRecorder,
 }
 
 impl Trace {
     /// Returns the client's trace, or a new one if the request is sampled. Without either, returns `None`.
-    pub(crate) fn of(tracer: Option<&Tracer>, version: Version, headers: &HeaderMap, arrived: Instant) -> Option<Self> {
+    pub(crate) fn of(tracer: Option<&Tracer>, headers: &HeaderMap, arrived: Instant) -> Option<Self> {
         if tracer.is_none() && !headers.contains_key(TRACEPARENT) {
             return None;
         }
         let client = TraceContextPropagator::new().extract_with_context(&Context::new(), &ClientContext::of(headers));
-        let recording = tracer.and_then(|tracer| tracer.begin(&client, version, arrived));
+        let recording = tracer.and_then(|tracer| tracer.begin(&client, arrived));
         let context = recording.as_ref().map_or(&client, |recording| &recording.context);
         let id = context.span().span_context().trace_id();
         (id != TraceId::INVALID).then_some(Self { id, recording })
@@ -121,18 +118,6 @@ fn is_forwardable(state: &str) -> bool {
     state.len() <= STATE_MAX && !state.contains(TOKEN_PREFIX) && !values.into_iter().any(|(_, it)| is_jwt_shaped(it))
 }
 
-/// A request that has ended.
-pub(crate) struct TracedRequest<'a> {
-    pub(crate) id: &'a str,
-    pub(crate) method: Option<&'a Method>,
-    pub(crate) route: &'static str,
-    pub(crate) status: Option<StatusCode>,
-    pub(crate) error: Option<i32>,
-    pub(crate) user: Option<UserId>,
-    pub(crate) bytes: u64,
-    pub(crate) complete: bool,
-}
-
 /// Converts times of the monotonic clock to wall-clock time.
 struct Clock {
     now: Instant,
@@ -168,37 +153,38 @@ impl Tracer {
     }
 
     /// Starts the span of a request, if it is sampled.
-    fn begin(&self, client: &Context, version: Version, arrived: Instant) -> Option<Recording> {
+    fn begin(&self, client: &Context, arrived: Instant) -> Option<Recording> {
         let clock = Clock::read();
         let span = SpanBuilder::from_name("request").with_kind(SpanKind::Server);
         let span = self.sdk.build_with_context(span.with_start_time(clock.wall_time(arrived)), client);
         let recorder = SpanRecorder::default();
-        span.is_recording().then(|| Recording { context: client.with_span(span), clock, version, recorder })
+        span.is_recording().then(|| Recording { context: client.with_span(span), clock, recorder })
     }
 
     /// Queues the spans of a request that has ended, if it is recorded. Never waits.
-    pub(crate) fn record(&self, trace: &Trace, request: &TracedRequest<'_>) {
-        let Some(Recording { context, clock, version, recorder }) = &trace.recording else { return };
+    pub(super) fn record(&self, trace: &Trace, request: &EndedRequest<'_>) {
+        let Some(Recording { context, clock, recorder }) = &trace.recording else { return };
         for step in recorder.take() {
             let child = SpanBuilder::from_name(step.name).with_start_time(clock.wall_time(step.start));
             let mut child = self.sdk.build_with_context(child.with_kind(SpanKind::Internal), context);
             child.end_with_timestamp(clock.wall_time(step.end));
         }
-        let method = request.method.filter(|method| METHODS.contains(method)).map_or("_OTHER", Method::as_str);
+        let Outcome { status, error, bytes, complete } = *request.outcome;
+        let method = request.method_name();
         let route = Some(request.route).filter(|route| *route != "-");
         // A mistake of the client is not a failure of the service.
-        let failed = request.status.is_none_or(|status| status.is_server_error()) || !request.complete;
-        let error_type = || request.error.map_or_else(|| "incomplete".to_owned(), |code| code.to_string());
+        let failed = status.is_none_or(|status| status.is_server_error()) || !complete;
+        let error_type = || error.map_or_else(|| "incomplete".to_owned(), |code| code.to_string());
         let attributes = [
-            Some(KeyValue::new("http.request.method", method.to_owned())),
+            Some(KeyValue::new("http.request.method", method)),
             route.map(|route| KeyValue::new("http.route", route)),
-            request.status.map(|status| KeyValue::new("http.response.status_code", i64::from(status.as_u16()))),
+            status.map(|status| KeyValue::new("http.response.status_code", i64::from(status.as_u16()))),
             failed.then(|| KeyValue::new("error.type", error_type())),
-            request.error.map(|error| KeyValue::new("plantstore.error_code", i64::from(error))),
+            error.map(|error| KeyValue::new("plantstore.error_code", i64::from(error))),
             request.user.map(|user| KeyValue::new("user.id", user.get().to_string())),
             Some(KeyValue::new("plantstore.request_id", request.id.to_owned())),
-            Some(KeyValue::new("http.response.body.size", i64::try_from(request.bytes).unwrap_or(i64::MAX))),
-            protocol(*version).map(|version| KeyValue::new("network.protocol.version", version)),
+            Some(KeyValue::new("http.response.body.size", i64::try_from(bytes).unwrap_or(i64::MAX))),
+            Some(KeyValue::new("network.protocol.version", request.version_number())),
         ];
         let span = context.span();
         span.update_name(route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}")));
@@ -221,14 +207,5 @@ impl Tracer {
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         self.metrics.write(exposition);
-    }
-}
-
-fn protocol(version: Version) -> Option<&'static str> {
-    match version {
-        Version::HTTP_10 => Some("1.0"),
-        Version::HTTP_11 => Some("1.1"),
-        Version::HTTP_2 => Some("2"),
-        _ => None,
     }
 }

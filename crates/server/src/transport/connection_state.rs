@@ -1,10 +1,8 @@
 //! The state of an HTTP/1.1 connection, shared by its stream, its requests and its driver; and the reasons for which the server
-//! ends a connection of any protocol.
+//! ends a connection of any protocol or rejects a request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-use super::rejection::Rejection;
 
 pub(super) struct ConnectionState(Mutex<Inner>);
 
@@ -122,4 +120,16 @@ impl ConnectionState {
     pub(super) fn lingers(&self) -> bool {
         self.state().lingers
     }
+}
+
+/// The reason why the transport rejects a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    HeadTimeout,
+    HeadTooLarge,
+    TransferEncoding,
+    /// Too many requests are in flight, or too many connections are open.
+    Overloaded,
+    /// Plain HTTP on a port that speaks TLS.
+    NotEncrypted,
 }

@@ -9,11 +9,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use hyper::header::HeaderName;
 use hyper::{Request, Response};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::connection_limit::Exceeded;
-use super::connection_state::CloseReason;
-use super::in_flight::InFlightRequest;
-use super::rejection::Rejection;
+use super::connection_state::{CloseReason, Rejection};
+use super::state::{Exceeded, InFlightRequest, ShutdownPhase, Transport};
 
 /// Header field that every response of a handler has.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -44,6 +43,14 @@ pub(crate) trait ResponseBody:
     fn abandon(&mut self);
 }
 
+/// The client of a connection, and what serves it.
+pub(super) struct Peer<H> {
+    pub(super) client: IpAddr,
+    pub(super) transport: &'static Transport,
+    pub(super) handler: Arc<H>,
+    pub(super) phase: watch::Receiver<ShutdownPhase>,
+}
+
 /// Properties of a request that its connection knows.
 pub(crate) struct RequestInfo {
     /// The address of the connection, or the one that a trusted proxy names.
@@ -61,4 +68,47 @@ pub(crate) enum ConnectionEvent {
     HandshakeFailed,
     /// The server ended the connection.
     Aborted(CloseReason),
+}
+
+/// Limit on the buffers that the responses of a connection hold in memory, an extension of its requests; by default unlimited, for a connection with one response at a time.
+#[derive(Clone, Default)]
+pub(crate) struct BufferBudget(Option<Arc<Semaphore>>);
+
+impl BufferBudget {
+    pub(super) fn new(buffers: usize) -> Self {
+        Self(Some(Arc::new(Semaphore::new(buffers))))
+    }
+
+    /// Takes a permit for one buffer, if one is left.
+    pub(crate) fn try_take(&self) -> Option<BufferPermit> {
+        match &self.0 {
+            None => Some(BufferPermit(None)),
+            Some(buffers) => Arc::clone(buffers).try_acquire_owned().ok().map(|permit| BufferPermit(Some(permit))),
+        }
+    }
+}
+
+/// Permit to hold one buffer; by default one that belongs to no budget.
+#[derive(Default)]
+pub(crate) struct BufferPermit(Option<OwnedSemaphorePermit>);
+
+impl BufferPermit {
+    /// Binds the permit to a buffer. It is released when the last reference to the bytes is dropped.
+    pub(crate) fn hold(self, bytes: Vec<u8>) -> Bytes {
+        match self.0 {
+            None => bytes.into(),
+            Some(permit) => Bytes::from_owner(Buffer { bytes, _permit: permit }),
+        }
+    }
+}
+
+struct Buffer {
+    bytes: Vec<u8>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }

@@ -1,23 +1,133 @@
-//! HTTP/1.1: the bytes of a connection under deadlines.
+//! HTTP/1.1: a connection and its requests, under deadlines.
 //!
 //! The HTTP library reads and writes through an [`Http1Stream`], which knows from the [`ConnectionState`] whether a request is
 //! awaited, arriving or in flight, and ends the connection when the deadline of that phase passes. It also detects the first
 //! bytes of HTTP/2, which costs a connection that speaks HTTP/1.1 one comparison. Hyper itself responds to bytes that it cannot
 //! parse as a request, with a bare 400 or 431.
 
+use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use axum::body::Body;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::header::{HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection_state::{CloseReason, ConnectionState, Phase};
+use super::connection_state::{CloseReason, ConnectionState, Phase, Rejection};
+use super::handler::{ConnectionEvent, Handler, Peer, RequestInfo};
 use super::http2::PREFACE;
-use super::socket::Timer;
-use super::state::Transport;
-use super::stream::Stream;
+use super::state::{InFlightRequest, ShutdownPhase, Transport};
+use super::stream::{Stream, Timer};
+
+/// Maximum size of the write buffer of a connection in bytes. While it is full, no more of a response is produced.
+const WRITE_BUFFER_MAX: usize = 16 * 1024;
+
+/// Serves a connection. If the stream detects that the client speaks HTTP/2, returns it and the bytes that were read from it.
+pub(super) async fn serve_http1<H: Handler>(stream: Http1Stream, peer: &Peer<H>) -> Option<(Stream, Vec<u8>)> {
+    let Peer { client, transport, ref handler, ref phase } = *peer;
+    let limits = &transport.limits;
+    let state = Arc::clone(&stream.connection);
+    let service = service_fn(|request: Request<Incoming>| {
+        respond(Arc::clone(handler), Arc::clone(&state), transport, request, client).map(Ok::<_, Infallible>)
+    });
+
+    let mut http = http1::Builder::new();
+    // The stream enforces the deadlines instead, because hyper has the same timeout for idle connections and for heads.
+    http.header_read_timeout(None).half_close(true).max_header_size(limits.max_header_bytes);
+    // The handler adds the field.
+    http.auto_date_header(false);
+    http.keep_alive(!transport.single_requests);
+    http.max_buf_size(WRITE_BUFFER_MAX.max(limits.max_header_bytes));
+    if transport.has_custom_header_limit {
+        // Only if configured, because hyper then allocates memory for every request.
+        http.max_headers(limits.max_headers);
+    }
+    let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
+    // In a set, which polls the future only when it is woken: polling it takes a lock that all connections share.
+    let mut closing = FuturesUnordered::from_iter([ShutdownPhase::Closing.reached(phase.clone())]);
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        Some(()) = closing.next() => {
+            connection.as_mut().graceful_shutdown();
+            connection.as_mut().await
+        }
+    };
+    let parts = Pin::into_inner(connection).into_parts();
+    let mut reason = state.close_reason();
+    let Http1Stream { stream, held, .. } = parts.io.into_inner();
+    if let Some(CloseReason::SwitchToHttp2) = reason {
+        return Some((stream, held));
+    }
+    if let Err(error) = ended {
+        tracing::debug!(%error, %client, "connection closed early");
+        reason = reason.or_else(|| early_close_reason(&error, &stream));
+    }
+    if let Some(reason) = reason {
+        handler.observe(ConnectionEvent::Aborted(reason));
+        match reason.rejection() {
+            Some(rejection) => stream.send_last(&handler.reject(rejection, client, state.since())).await,
+            // The client may still be sending what hyper has rejected.
+            None if matches!(reason, CloseReason::HeadTooLarge | CloseReason::Malformed) => stream.linger().await,
+            None => stream.close().await,
+        }
+    } else if state.lingers() {
+        stream.linger().await;
+    }
+    None
+}
+
+async fn respond<H: Handler>(
+    handler: Arc<H>,
+    state: Arc<ConnectionState>,
+    transport: &'static Transport,
+    request: Request<Incoming>,
+    client: IpAddr,
+) -> hyper::Response<H::Body> {
+    let in_flight = InFlightRequest::begin(&transport.requests, Some(&state));
+    let rejection = check_transfer_encoding(request.headers());
+    let has_body = !request.body().is_end_stream();
+    let takes_body = matches!(*request.method(), Method::POST | Method::PUT);
+    let client = transport.trusted_proxies.client_of(client, request.headers());
+    let info = RequestInfo { client, in_flight, rejection };
+    let response = handler.handle(request.map(Body::new), info).await;
+    if has_body && !(takes_body && response.status().is_success()) {
+        state.linger_on_close();
+    }
+    response
+}
+
+/// Rejects every `Transfer-Encoding` but `chunked` alone. The library looks only at the last coding, and would take the bytes of
+/// an encoded body for the body itself.
+fn check_transfer_encoding(headers: &HeaderMap) -> Option<Rejection> {
+    let mut lines = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_chunked = |line: &HeaderValue| line.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    let is_allowed = lines.next().is_none_or(is_chunked) && lines.next().is_none();
+    (!is_allowed).then_some(Rejection::TransferEncoding)
+}
+
+/// Returns the reason why a connection ended early, if the stream has not recorded one.
+fn early_close_reason(error: &hyper::Error, stream: &Stream) -> Option<CloseReason> {
+    if stream.write_timed_out() {
+        return Some(CloseReason::Stalled);
+    }
+    if error.is_parse_too_large() {
+        return Some(CloseReason::HeadTooLarge);
+    }
+    error.is_parse().then_some(CloseReason::Malformed)
+}
 
 /// A stream with deadlines.
 pub(super) struct Http1Stream {
@@ -32,20 +142,14 @@ pub(super) struct Http1Stream {
 }
 
 impl Http1Stream {
-    /// A stream of HTTP/1.1, or of either protocol.
-    pub(super) fn new(
-        stream: Stream,
-        connection: Arc<ConnectionState>,
-        transport: &'static Transport,
-        detect_http2: bool,
-    ) -> Self {
-        let preface = detect_http2.then_some(0);
-        Self { stream, connection, transport, reading: Timer::default(), preface, held: Vec::new() }
+    pub(super) fn new(stream: Stream, transport: &'static Transport) -> Self {
+        let connection = Arc::new(ConnectionState::new());
+        Self { stream, connection, transport, reading: Timer::default(), preface: None, held: Vec::new() }
     }
 
-    /// Returns the stream, and the bytes that were read from it and not passed on.
-    pub(super) fn into_parts(self) -> (Stream, Vec<u8>) {
-        (self.stream, self.held)
+    /// Detects a client that speaks HTTP/2.
+    pub(super) fn detecting_http2(self) -> Self {
+        Self { preface: Some(0), ..self }
     }
 
     /// Returns the time until which something must be read, and the reason for which the connection ends otherwise.

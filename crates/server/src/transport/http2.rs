@@ -1,13 +1,11 @@
 //! HTTP/2: concurrent requests on one connection, under the same limits as HTTP/1.1.
 //!
 //! The crate `h2` has no deadlines, so they are enforced here: an idle connection is closed, a head must arrive in time
-//! ([`frames`]), control frames are limited ([`control`]), and a response is abandoned if the client opens its flow-control
+//! ([`frames`]), control frames are limited, and a response is abandoned if the client opens its flow-control
 //! window too slowly ([`sending`]).
 
-mod control_frame_limit;
 mod frames;
 mod sending;
-mod stream_limit;
 
 use std::future::poll_fn;
 use std::io;
@@ -31,16 +29,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::frames::FrameStream;
 pub(super) use self::frames::PREFACE;
-use self::sending::{Window, send};
-use self::stream_limit::StreamLimit;
-use super::connection_state::CloseReason;
-use super::handler::{ConnectionEvent, Handler, RequestInfo};
-use super::in_flight::InFlightRequest;
-use super::limits::TransportLimits;
-use super::rejection::Rejection;
-use super::shutdown::ShutdownPhase;
-use super::state::Transport;
+use self::sending::{StreamLimit, Window, send};
+use super::connection_state::{CloseReason, Rejection};
+use super::handler::{ConnectionEvent, Handler, Peer, RequestInfo};
+use super::state::{InFlightRequest, ShutdownPhase, Transport};
 use super::stream::{CLOSE_TIMEOUT, Stream};
+use crate::options::TransportLimits;
 
 /// Maximum number of concurrent requests of a connection. Further ones are refused with a code that tells the client to retry.
 const STREAMS_MAX: u32 = 100;
@@ -60,20 +54,14 @@ const FIELD_WEIGHT: usize = 32;
 const FIELD_SEPARATORS: usize = ": \r\n".len();
 
 /// Serves a connection. `read` are the bytes that were already read from it.
-pub(super) async fn serve_http2<H: Handler>(
-    stream: Stream,
-    read: Vec<u8>,
-    client: IpAddr,
-    transport: &'static Transport,
-    handler: Arc<H>,
-    mut phase: watch::Receiver<ShutdownPhase>,
-) {
+pub(super) async fn serve_http2<H: Handler>(stream: Stream, read: Vec<u8>, peer: Peer<H>) {
+    let Peer { client, transport, handler, phase } = peer;
     let limits = &transport.limits;
     let flood = Arc::new(Notify::new());
     let (frames, mut returned) = FrameStream::new(stream, read, limits.header_timeout, Arc::clone(&flood));
     let handshake = tokio::select! {
         handshake = timeout(limits.header_timeout, builder(limits).handshake(frames)) => handshake,
-        () = ShutdownPhase::Closing.reached(&mut phase) => return,
+        () = ShutdownPhase::Closing.reached(phase.clone()) => return,
     };
     let end = |reason| handler.observe(ConnectionEvent::Aborted(reason));
     let connection = match handshake {
@@ -84,11 +72,10 @@ pub(super) async fn serve_http2<H: Handler>(
         }
         Err(_) => return end(CloseReason::HeadTimeout),
     };
-    let (requests, streams) = (JoinSet::new(), Arc::new(StreamLimit::new(transport)));
     let mut http2 = Http2Connection {
         connection,
-        requests,
-        streams,
+        requests: JoinSet::new(),
+        streams: Arc::new(StreamLimit::new(transport)),
         transport,
         handler: Arc::clone(&handler),
         client,
@@ -150,8 +137,8 @@ struct Http2Connection<H: Handler> {
 }
 
 impl<H: Handler> Http2Connection<H> {
-    async fn run(&mut self, mut phase: watch::Receiver<ShutdownPhase>, flood: &Notify) -> Result<(), h2::Error> {
-        let mut draining = pin!(ShutdownPhase::Draining.reached(&mut phase));
+    async fn run(&mut self, phase: watch::Receiver<ShutdownPhase>, flood: &Notify) -> Result<(), h2::Error> {
+        let mut draining = pin!(ShutdownPhase::Draining.reached(phase));
         let mut is_closing = false;
         // The connection is closed at the deadline if no request is in flight. Until the first request, the
         // header timeout applies.
@@ -171,7 +158,8 @@ impl<H: Handler> Http2Connection<H> {
                         self.close(Reason::NO_ERROR).await;
                         return Ok(());
                     }
-                    (is_closing, self.close_reason) = (true, Some(CloseReason::Idle));
+                    is_closing = true;
+                    self.close_reason = Some(CloseReason::Idle);
                     deadline = self.begin_graceful_shutdown();
                 }
                 () = &mut draining, if !is_closing => {
@@ -205,8 +193,9 @@ impl<H: Handler> Http2Connection<H> {
     }
 
     fn begin(&mut self, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
-        let (handler, streams, client) = (Arc::clone(&self.handler), Arc::clone(&self.streams), self.client);
-        self.requests.spawn(serve_request(handler, self.transport, streams, request, respond, client));
+        let handler = Arc::clone(&self.handler);
+        let streams = Arc::clone(&self.streams);
+        self.requests.spawn(serve_request(handler, self.transport, streams, request, respond, self.client));
     }
 }
 
@@ -297,8 +286,8 @@ impl http_body::Body for RequestBody {
 fn rejection(request: &Parts, limits: &TransportLimits, streams: &StreamLimit) -> Option<Rejection> {
     let authority = request.uri.authority().map(|authority| ("host", authority.as_str().len()));
     let fields = request.headers.iter().map(|(name, value)| (name.as_str(), value.len())).chain(authority);
-    let (mut count, mut size) = (0, request.method.as_str().len() + request.uri.path().len());
-    size += request.uri.query().map_or(0, str::len);
+    let mut count = 0;
+    let mut size = request.method.as_str().len() + request.uri.path().len() + request.uri.query().map_or(0, str::len);
     for (name, length) in fields {
         count += 1;
         size += name.len() + length + FIELD_SEPARATORS;

@@ -1,4 +1,5 @@
-//! The accept loop of a listener, with connection limits and graceful shutdown.
+//! A listener and its connections: the accept loop, with connection limits and graceful shutdown, and one connection from its
+//! first byte to its last, plain or TLS.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -8,25 +9,27 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use super::client_address::ClientAddress;
-use super::connection::serve_connection;
-use super::connection_limit::Exceeded;
-use super::handler::{ConnectionEvent, Handler};
-use super::rejection::Rejection;
-use super::shutdown::{ShutdownOutcome, ShutdownPhase};
-use super::socket::Socket;
-use super::state::Transport;
-use super::stream::Stream;
-use super::tls::Tls;
+use super::connection_state::Rejection;
+use super::handler::{ConnectionEvent, Handler, Peer};
+use super::http1::{Http1Stream, serve_http1};
+use super::http2::serve_http2;
+use super::state::{ClientAddress, Exceeded, ShutdownOutcome, ShutdownPhase, Transport};
+use super::stream::{Socket, Stream};
+use super::tls::{HandshakeError, Protocol, Tls};
 
 /// Pause after `accept` has failed, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of connections beyond the limit that are sent a response concurrently; further ones are closed without one.
 const REJECTIONS_MAX: usize = 64;
+/// Size of the kernel's send buffer in bytes; the kernel doubles it for its own bookkeeping. By default Linux lets it grow to
+/// 4 MB for a client that does not read.
+const KERNEL_SEND_BUFFER: usize = 64 * 1024;
 
 /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
 /// the requests in flight and closes all connections, within the grace period of the limits.
@@ -57,9 +60,13 @@ pub(crate) async fn serve<H: Handler>(
                 }
                 match opened {
                     Ok(open) => {
-                        let handler = handler.for_connection();
-                        let connection =
-                            serve_connection(stream, client.ip(), tls.clone(), transport, handler, phases.clone());
+                        let peer = Peer {
+                            client: client.ip(),
+                            transport,
+                            handler: handler.for_connection(),
+                            phase: phases.clone(),
+                        };
+                        let connection = serve_connection(stream, tls.clone(), peer);
                         let task = tokio::spawn(async move {
                             connection.await;
                             drop(open);
@@ -139,4 +146,72 @@ fn reject<H: Handler>(
         let stream = Stream::Plain(Socket::new(stream, transport.limits.write_timeout));
         stream.send_last(&handler.reject(Rejection::Overloaded, client, Instant::now())).await;
     });
+}
+
+/// Serves a connection to its end.
+async fn serve_connection<H: Handler>(stream: TcpStream, tls: Option<Arc<Tls>>, peer: Peer<H>) {
+    // Without it, Nagle's algorithm would delay small responses.
+    let _ = stream.set_nodelay(true);
+    let _ = set_socket_send_buffer_size(&stream, KERNEL_SEND_BUFFER);
+    let transport = peer.transport;
+    let handler = Arc::clone(&peer.handler);
+    let _open = OpenConnectionGuard::new(&*handler);
+    let socket = Socket::new(stream, transport.limits.write_timeout);
+    let http2 = match tls {
+        None => {
+            let stream = Http1Stream::new(Stream::Plain(socket), transport);
+            let stream = if transport.single_requests { stream } else { stream.detecting_http2() };
+            serve_http1(stream, &peer).await
+        }
+        // Boxed, because a plain connection does not need the memory.
+        Some(tls) => match Box::pin(handshake(&tls, socket, &peer)).await {
+            Some((stream, Protocol::Http1)) => serve_http1(Http1Stream::new(stream, transport), &peer).await,
+            Some((stream, Protocol::Http2)) => Some((stream, Vec::new())),
+            None => None,
+        },
+    };
+    if let Some((stream, read)) = http2 {
+        Box::pin(serve_http2(stream, read, peer)).await;
+    }
+}
+
+/// Reports a connection as accepted and, when dropped, as closed.
+struct OpenConnectionGuard<'a, H: Handler>(&'a H);
+
+impl<'a, H: Handler> OpenConnectionGuard<'a, H> {
+    fn new(handler: &'a H) -> Self {
+        handler.observe(ConnectionEvent::Accepted);
+        Self(handler)
+    }
+}
+
+impl<H: Handler> Drop for OpenConnectionGuard<'_, H> {
+    fn drop(&mut self) {
+        self.0.observe(ConnectionEvent::Closed);
+    }
+}
+
+/// Performs the TLS handshake, within the time limit for the head of a request.
+async fn handshake<H: Handler>(tls: &Tls, socket: Socket, peer: &Peer<H>) -> Option<(Stream, Protocol)> {
+    let Peer { client, transport, ref handler, ref phase } = *peer;
+    let arrived = Instant::now();
+    let accepted = tokio::select! {
+        accepted = timeout(transport.limits.header_timeout, tls.accept(socket)) => accepted,
+        () = ShutdownPhase::Closing.reached(phase.clone()) => return None,
+    };
+    if !matches!(accepted, Ok(Ok(_) | Err(HandshakeError::Gone))) {
+        handler.observe(ConnectionEvent::HandshakeFailed);
+    }
+    match accepted.ok()? {
+        Ok(accepted) => Some(accepted),
+        Err(HandshakeError::NotEncrypted(stream)) => {
+            stream.send_last(&handler.reject(Rejection::NotEncrypted, client, arrived)).await;
+            None
+        }
+        Err(HandshakeError::Gone) => None,
+        Err(HandshakeError::Failed(error)) => {
+            tracing::debug!(%error, %client, "TLS handshake failed");
+            None
+        }
+    }
 }

@@ -1,13 +1,13 @@
-//! The byte stream of a connection, plain or TLS, and how it is closed.
+//! The byte stream of a connection, plain or TLS, with a write timeout, and how it is closed.
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-
-use super::socket::Socket;
+use tokio::net::TcpStream;
+use tokio::time::Sleep;
 
 /// Time limit for sending the last response of a connection, and for discarding unread bytes afterwards. If a socket is closed
 /// with unread bytes, TCP resets the connection, and a client that is still sending may lose the response.
@@ -91,6 +91,87 @@ impl AsyncWrite for Stream {
         match &mut *self {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(task),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(task),
+        }
+    }
+}
+
+/// A socket on which a write fails if the client reads nothing for too long. The timeout is below TLS, which has a buffer of its
+/// own.
+pub(super) struct Socket {
+    stream: TcpStream,
+    write_timeout: Duration,
+    writing: Timer,
+    /// Time since which no write has succeeded.
+    stalled: Option<Instant>,
+    timed_out: bool,
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream, write_timeout: Duration) -> Self {
+        Self { stream, write_timeout, writing: Timer::default(), stalled: None, timed_out: false }
+    }
+
+    /// Returns the first byte without consuming it; `None` if the client has closed the connection.
+    pub(super) async fn first_byte(&self) -> Option<u8> {
+        let mut first = [0];
+        let length = self.stream.peek(&mut first).await.ok()?;
+        (length > 0).then_some(first[0])
+    }
+
+    /// Returns true if a write failed because the client read nothing for too long.
+    pub(super) fn write_timed_out(&self) -> bool {
+        self.timed_out
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(task, buffer)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(task, bytes) {
+            self.stalled = None;
+            return Poll::Ready(written);
+        }
+        let since = *self.stalled.get_or_insert_with(Instant::now);
+        let deadline = since + self.write_timeout;
+        ready!(self.writing.poll(deadline, task));
+        self.timed_out = true;
+        // After an ordinary close, unsent bytes would stay in the kernel for minutes.
+        let _ = self.stream.set_zero_linger();
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(task)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(task)
+    }
+}
+
+/// Timer for a deadline that usually moves before it is reached. To save resets, it is reset only for an earlier deadline, and
+/// when it fires too early.
+#[derive(Default)]
+pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
+
+impl Timer {
+    pub(super) fn poll(&mut self, deadline: Instant, task: &mut Context<'_>) -> Poll<()> {
+        let deadline = tokio::time::Instant::from_std(deadline);
+        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if deadline < sleep.deadline() {
+            sleep.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(task));
+            if tokio::time::Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
         }
     }
 }

@@ -7,9 +7,9 @@ use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 
-use super::sign_in::SignIn;
 use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile, add_policy};
 use crate::api::{ApiError, accepts_html};
+use crate::auth::IssuerUrl;
 
 /// Content security policy: scripts and styles only from this server and never inline, and no text is parsed as HTML.
 /// [`policy`] adds the origins that scripts may connect to.
@@ -44,6 +44,25 @@ const MODULES: [&str; 24] = modules![
     "api.js" "permissions.js" "drafts.js" "oidc.js" "dialogs.js" "toasts.js" "address.js" "controls.js" "list.js"
     "overview.js" "access-dialogs.js" "access.js" "sign-in.js" "app.js"
 ];
+
+/// Settings of the console's sign-in with OpenID Connect: the client that it is at the issuer, public, so it has no secret.
+pub struct SignIn {
+    issuer: IssuerUrl,
+    client_id: String,
+    /// The resource (RFC 8707) that the access token is requested for.
+    resource: Option<String>,
+    /// The name of the issuer for people.
+    name: Option<String>,
+}
+
+impl SignIn {
+    /// Creates the settings for tokens of this audience. An audience that is a URL is also the resource that the console asks
+    /// for; with any other, the issuer itself must issue tokens of this audience to the client.
+    pub fn new(issuer: IssuerUrl, client_id: String, audience: &str, name: Option<String>) -> Self {
+        let resource = audience.contains("://").then(|| audience.to_owned());
+        Self { issuer, client_id, resource, name }
+    }
+}
 
 /// Returns the routes of the console's files. With `sign_in`, the console offers to sign in with that issuer and may connect to it.
 pub(crate) fn routes<App: Clone + Send + Sync + 'static>(sign_in: Option<&SignIn>) -> Router<App> {

@@ -1,26 +1,16 @@
-//! The interactive API documentation, and the OpenAPI document that it shows. All files are part of the binary, and the page may
-//! not load anything from elsewhere.
+//! The interactive API documentation. All files are part of the binary, and the page may not load anything from elsewhere.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
-use axum::response::Response;
-use hyper::header::{HeaderMap, HeaderValue};
+use hyper::header::HeaderValue;
 
-use super::state::Web;
 use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile};
-use crate::auth::Public;
 
 /// Content security policy: scripts, styles and requests only from and to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-/// `GET /openapi.json`
-pub(crate) async fn openapi(State(web): State<&'static Web>, _: Public, request: HeaderMap) -> Response {
-    web.openapi.respond(&request).await
-}
 
 /// The page's link to the console.
 const BACK: &str = r#"<a href="/">Back to the plants</a>"#;

@@ -24,7 +24,7 @@ pub(super) const STYLE: &str = "text/css; charset=utf-8";
 /// Browser features that the pages do not use.
 const PERMISSIONS: &str = "camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()";
 
-pub(super) struct StaticFile {
+pub(crate) struct StaticFile {
     content_type: &'static str,
     identity: Representation,
     /// The gzip representation, if it is smaller. Compressed once, on the first request: a program that serves no page should not
@@ -44,12 +44,12 @@ impl Representation {
 }
 
 impl StaticFile {
-    pub(super) fn new(bytes: impl Into<Bytes>, content_type: &'static str) -> Self {
+    pub(crate) fn new(bytes: impl Into<Bytes>, content_type: &'static str) -> Self {
         Self { content_type, identity: Representation::new(bytes.into()), gzip: OnceCell::new() }
     }
 
     /// Returns the response to a request with these headers; 304 if the client already has the representation.
-    pub(super) async fn respond(&self, request: &HeaderMap) -> Response {
+    pub(crate) async fn respond(&self, request: &HeaderMap) -> Response {
         let gzip = if accepts_gzip(request) { self.gzip().await } else { None };
         let sent = gzip.unwrap_or(&self.identity);
         let is_current = IfNoneMatch::of(request).is_some_and(|condition| condition.matches(sent.tag));
@@ -93,7 +93,8 @@ pub(super) fn routes<App: Clone + Send + Sync + 'static>(
     policy: &HeaderValue,
 ) -> Router<App> {
     files.into_iter().fold(Router::new(), |router, (path, file)| {
-        let (file, policy) = (Arc::new(file), policy.clone());
+        let file = Arc::new(file);
+        let policy = policy.clone();
         let serve = async move |_: Public, request: HeaderMap| {
             let mut response = file.respond(&request).await;
             add_policy(response.headers_mut(), policy);

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::header::HeaderValue;
 use quick_cache::Weighter;
 
-use super::parameters::ListOptions;
-use super::response::respond;
+use super::query::ListOptions;
 use crate::api::collections::{ListId, ListState};
+use crate::api::response;
 use plantstore_store::cache::{BoundedCache, weighted_cache};
 use plantstore_telemetry::metrics::{Counter, Exposition, Striped};
 
@@ -34,7 +33,7 @@ pub(super) struct CachedList {
 
 impl CachedList {
     pub(super) fn respond(self) -> Response {
-        respond(Body::from(self.body), self.next, self.tag)
+        response::plants(self.body, self.next, self.tag)
     }
 }
 

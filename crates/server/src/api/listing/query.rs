@@ -1,18 +1,29 @@
-//! A list request as a handler argument.
+//! A request for a list or a plant as a handler argument: its parameters, and cursors of paged lists. Cursors are opaque to clients,
+//! have a checksum, and grant no access.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
+use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
+use plantstore_model::plant::PlantId;
+use plantstore_model::user::UserName;
+use plantstore_store::{CollectionAccess, PlantRange};
 
-use super::cursor::Cursor;
-use super::parameters::{BAD_INCLUDE, Include, ListOptions, parse_limit};
-use crate::api::collections::OwnerParameter;
-use crate::api::entity_tag::IfNoneMatch;
+use crate::api::collections::{OwnerParameter, ReadableCollections};
 use crate::api::error::ApiError;
-use crate::api::negotiation::accepts_gzip;
+use crate::api::representation::{IfNoneMatch, accepts_gzip};
 use crate::observe::Context;
 use crate::transport::BufferBudget;
+
+/// Format of the rest of the cursor.
+const ID_ALONE: &str = "01";
+const ID_AND_OWNER: &str = "02";
+const ID_CHARS: usize = 16;
+const CHECKSUM_CHARS: usize = 8;
+
+const BAD_INCLUDE: ApiError = ApiError::BadRequest("`include` takes `id`, `owner` or `id,owner`, once");
 
 /// A list request: its parameters, and the buffers of its connection.
 pub(crate) struct ListQuery {
@@ -66,7 +77,8 @@ impl<App: Send + Sync> FromRequestParts<App> for PlantQuery {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
-        let (mut owner, mut include) = (OwnerParameter::default(), None);
+        let mut owner = OwnerParameter::default();
+        let mut include = None;
         for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
             match &*name {
                 "include" if include.is_some() => return Err(BAD_INCLUDE),
@@ -77,5 +89,176 @@ impl<App: Send + Sync> FromRequestParts<App> for PlantQuery {
         }
         let if_none_match = IfNoneMatch::of(&parts.headers);
         Ok(Self { owner, include: include.unwrap_or_default(), if_none_match })
+    }
+}
+
+/// The parameters that determine a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ListOptions {
+    pub(super) owner: OwnerParameter,
+    pub(super) limit: Option<u32>,
+    after: Option<Cursor>,
+    pub(super) include: Include,
+}
+
+/// The optional fields of each plant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Include {
+    pub(super) id: bool,
+    pub(super) owner: bool,
+}
+
+impl Include {
+    fn parse(text: &str) -> Result<Self, ApiError> {
+        match text {
+            "id" => Ok(Self { id: true, owner: false }),
+            "owner" => Ok(Self { id: false, owner: true }),
+            "id,owner" | "owner,id" => Ok(Self { id: true, owner: true }),
+            _ => Err(BAD_INCLUDE),
+        }
+    }
+
+    /// Returns the parameter of the next page's URL.
+    fn parameter(self) -> &'static str {
+        match (self.id, self.owner) {
+            (false, false) => "",
+            (true, false) => "&include=id",
+            (false, true) => "&include=owner",
+            (true, true) => "&include=id,owner",
+        }
+    }
+}
+
+fn parse_limit(text: &str) -> Result<u32, ApiError> {
+    let canonical = text == "0" || !text.starts_with('0');
+    let digits = canonical && text.bytes().all(|byte| byte.is_ascii_digit());
+    let limit = text.parse::<i32>().ok().filter(|_| digits).and_then(|limit| u32::try_from(limit).ok());
+    limit.ok_or(ApiError::BadLimit("must be an integer from 0 to 2147483647, without leading zeros"))
+}
+
+impl ListOptions {
+    /// Adds the caller as owner to a cursor without one: it is from a list before other users shared their plants.
+    pub(super) fn complete_cursor(&mut self, readable: &ReadableCollections) {
+        if let ([_, _, ..], Some(cursor)) = (readable.collections(), &mut self.after) {
+            cursor.owner.get_or_insert_with(|| readable.caller().clone());
+        }
+    }
+
+    /// Returns the size of its strings on the heap.
+    pub(super) fn bytes(&self) -> usize {
+        let after = self.after.as_ref().and_then(|cursor| cursor.owner.as_ref());
+        after.map_or(0, |owner| owner.as_str().len()) + self.owner.0.as_ref().map_or(0, String::len)
+    }
+
+    /// Returns the range to read from each collection.
+    pub(super) fn ranges(&self, readable: &ReadableCollections) -> Vec<PlantRange> {
+        let range = |collection: &CollectionAccess| {
+            let all = PlantRange::all_of(collection.owner_id);
+            match &self.after {
+                None => all,
+                Some(Cursor { id, owner: Some(owner) }) if collection.owner > *owner => all.starting_at(*id),
+                Some(Cursor { id, .. }) => all.past(*id),
+            }
+        };
+        readable.collections().iter().map(range).collect()
+    }
+
+    /// Returns the `Link` to the page after this plant; `None` for a list without limit.
+    pub(super) fn next(&self, readable: &ReadableCollections, (id, index): (PlantId, usize)) -> Option<HeaderValue> {
+        let limit = self.limit?;
+        let owner = match readable.collections() {
+            [_] => None,
+            several => Some(several[index].owner.clone()),
+        };
+        let after = Cursor { id, owner }.encode();
+        let include = self.include.parameter();
+        let owner = self.owner.parameter('&');
+        HeaderValue::try_from(format!("</plants?limit={limit}&after={after}{include}{owner}>; rel=\"next\"")).ok()
+    }
+}
+
+/// The last plant of a page, after which the next begins.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Cursor {
+    id: PlantId,
+    /// The owner of that plant; `None` in the list of a single owner.
+    owner: Option<UserName>,
+}
+
+impl Cursor {
+    fn encode(&self) -> String {
+        let kind = if self.owner.is_some() { ID_AND_OWNER } else { ID_ALONE };
+        let mut text = format!("{kind}{:016x}", self.id.get());
+        for byte in self.owner.iter().flat_map(|owner| owner.as_str().bytes()) {
+            // Writing to memory cannot fail.
+            let _ = write!(text, "{byte:02x}");
+        }
+        text.push_str(&checksum(&text));
+        text
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        let (body, _checksum) = text.split_at_checked(text.len().checked_sub(CHECKSUM_CHARS)?)?;
+        let (kind, rest) = body.split_at_checked(ID_ALONE.len())?;
+        let (id, owner) = rest.split_at_checked(ID_CHARS)?;
+        let id = u64::from_str_radix(id, 16).ok().map(|bits| PlantId::new(bits.cast_signed()))?;
+        let owner = if kind == ID_AND_OWNER { Some(UserName::parse(&decode_hex(owner)?).ok()?) } else { None };
+        // Rejects a wrong checksum, other spellings of the digits, and trailing characters.
+        let cursor = Self { id, owner };
+        (cursor.encode() == text).then_some(cursor)
+    }
+}
+
+fn decode_hex(digits: &str) -> Option<String> {
+    let bytes = digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok());
+    String::from_utf8(bytes.collect::<Option<_>>()?).ok()
+}
+
+fn checksum(body: &str) -> String {
+    format!("{:08x}", crc32fast::hash(body.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_round_trip_and_changed_ones_are_rejected() {
+        for (id, owner) in
+            [i64::MIN, -1, 0, 1, 42, i64::MAX].into_iter().zip([None, Some("ada"), Some("Åsa")].iter().cycle())
+        {
+            let owner = owner.map(|name| UserName::parse(name).expect("a name"));
+            let cursor = Cursor { id: PlantId::new(id), owner };
+            let text = cursor.encode();
+            assert_eq!(Cursor::decode(&text), Some(cursor));
+            for index in 0..text.len() {
+                let mut changed = text.clone().into_bytes();
+                changed[index] = if changed[index] == b'0' { b'1' } else { b'0' };
+                assert_eq!(Cursor::decode(std::str::from_utf8(&changed).expect("ascii")), None);
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_cursors_are_rejected() {
+        let with_checksum = |body: &str| format!("{body}{}", checksum(body));
+        let bodies = [
+            "",
+            "01",
+            "02",
+            "0100000000000000",
+            "01000000000000002a61",
+            "02000000000000002a",
+            "02000000000000002a6",
+            "02000000000000002aff",
+            "02000000000000002a+1",
+            "03000000000000002a",
+            "01000000000000é",
+            "01+00000000000002a",
+        ];
+        let without_checksum = ["", "0", "é", "ééééééééééééé", "01000000000000002a"];
+        for malformed in bodies.map(with_checksum).iter().map(String::as_str).chain(without_checksum) {
+            assert_eq!(Cursor::decode(malformed), None, "{malformed}");
+        }
     }
 }

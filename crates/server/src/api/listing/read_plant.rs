@@ -3,15 +3,14 @@
 
 use std::ops::ControlFlow;
 
-use axum::body::Body;
 use axum::response::Response;
 use plantstore_model::plant::{Plant, PlantId};
 use plantstore_store::{CollectionAccess, PlantRange};
 
 use super::query::PlantQuery;
-use super::response::{NOT_NEGOTIATED, not_modified, respond};
 use crate::api::collections::ReadableCollections;
 use crate::api::error::ApiError;
+use crate::api::response::{self, NOT_NEGOTIATED};
 use crate::api::state::Api;
 
 /// Responds with the plant of this id in a single collection.
@@ -26,7 +25,8 @@ pub(crate) async fn read_plant(
     };
     let _slot = api.read_limiter.acquire(readable.user_id()).await?;
     let mut ranges = [PlantRange::all_of(*owner_id).starting_at(id).through(id)];
-    let (mut body, include) = (None, query.include);
+    let include = query.include;
+    let mut body = None;
     let found = |_, id, name: &str, tag: Option<&str>| {
         let plant = Plant { id: include.id.then_some(id), owner: include.owner.then(|| owner.as_str()), name, tag };
         body = serde_json::to_vec(&plant).ok();
@@ -37,7 +37,7 @@ pub(crate) async fn read_plant(
     let body = body.ok_or(ApiError::NoPlant)?;
     let tag = readable.tag(&listed.versions);
     if query.if_none_match.is_some_and(|condition| condition.matches(tag)) {
-        return Ok(not_modified(tag, NOT_NEGOTIATED));
+        return Ok(response::plants_not_modified(tag, NOT_NEGOTIATED));
     }
-    Ok(respond(Body::from(body), None, tag.header()))
+    Ok(response::plants(body, None, tag.header()))
 }

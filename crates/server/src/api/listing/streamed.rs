@@ -11,14 +11,12 @@ use flate2::CompressError;
 use futures_util::{Stream, stream};
 use http_body::Frame;
 
-use super::chunk::{CHUNK_BYTES, Density, JsonChunk, SMALL_CHUNK_BYTES};
-use super::coding::Coding;
-use super::parameters::ListOptions;
-use super::query::ListQuery;
-use super::response::respond_encoded;
+use super::chunk::{CHUNK_BYTES, Coding, Density, JsonChunk, SMALL_CHUNK_BYTES};
+use super::query::{ListOptions, ListQuery};
 use crate::api::collections::ReadableCollections;
-use crate::api::entity_tag::EntityTag;
 use crate::api::error::ApiError;
+use crate::api::representation::EntityTag;
+use crate::api::response;
 use crate::api::state::Api;
 use crate::observe::Context;
 use crate::transport::BufferBudget;
@@ -37,17 +35,12 @@ pub(super) struct StreamedList {
     separator: u8,
     buffers: BufferBudget,
     context: Arc<Context>,
+    /// The first chunk, if it is already read.
     first: Option<Bytes>,
+    /// Number of plants in it.
+    first_count: usize,
     coding: Coding,
     _counted: GaugeGuard<'static>,
-}
-
-pub(super) struct FirstChunk {
-    pub(super) bytes: Bytes,
-    /// Number of plants.
-    pub(super) count: usize,
-    /// The rest of the list.
-    pub(super) ranges: Vec<PlantRange>,
 }
 
 /// The next bytes, true if they are the last, and the rest of the list.
@@ -75,30 +68,31 @@ impl StreamedList {
             buffers,
             context,
             first: None,
+            first_count: 0,
             coding,
             _counted: api.lists_streaming.hold(),
         }
     }
 
-    /// Returns the response. Without a buffer for the first chunk, the list is read again from its start. The end of the page is
-    /// determined before the first byte is sent, because the `Link` to the next page is in the header.
-    pub(super) async fn respond(mut self, first: Option<FirstChunk>, tag: EntityTag) -> Result<Response, ApiError> {
-        let mut taken = 0;
-        if let Some(FirstChunk { bytes, count, ranges }) = first {
-            (self.first, self.separator, self.ranges, taken) = (Some(bytes), b',', ranges, count);
-        }
-        for (range, version) in self.ranges.iter_mut().zip(&self.versions) {
-            *range = range.as_of(*version);
-        }
+    /// Begins with a first chunk of this many plants, which is already read, and continues with these ranges.
+    pub(super) fn after(self, first: Bytes, first_count: usize, ranges: Vec<PlantRange>) -> Self {
+        Self { first: Some(first), first_count, separator: b',', ranges, ..self }
+    }
+
+    /// Returns the response. The end of the page is determined before the first byte is sent, because the `Link` to the next page
+    /// is in the header.
+    pub(super) async fn respond(mut self, tag: EntityTag) -> Result<Response, ApiError> {
+        continue_at(&mut self.ranges, &self.versions);
         let mut next = None;
         if let Some(limit) = self.parameters.limit {
-            let left = limit.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
+            let left = limit.saturating_sub(u32::try_from(self.first_count).unwrap_or(u32::MAX));
             if let Some(end) = self.api.store.page_end(&self.ranges, left).await? {
                 end_ranges_after(&mut self.ranges, end);
                 next = self.parameters.next(&self.readable, end);
             }
         }
-        let response = respond_encoded(Body::empty(), &self.coding, next, tag.header());
+        let mut response = response::plants(Body::empty(), next, tag.header());
+        self.coding.add_headers(response.headers_mut());
         let chunks = Box::pin(stream::try_unfold(Some(self), Self::next_chunk));
         Ok(response.map(|_| Body::new(ChunkedBody { chunks, ended: false })))
     }
@@ -123,16 +117,29 @@ impl StreamedList {
         let mut chunk = JsonChunk::new(self.readable.collections(), self.parameters.include, self.separator, limit);
         let push = |index, id, name: &str, tag: Option<&str>| chunk.push(index, id, name, tag);
         let listed = self.api.store.list(&mut self.ranges, self.density.rows_of(limit), push).await?;
-        // The plants of a deleted user are being removed, so the list would be incomplete.
-        if self.versions.iter().zip(&listed.versions).any(|(before, now)| before.is_some() && now.is_none()) {
+        if lost_owner(&self.versions, &listed.versions) {
             return Err(StreamError::UserDeleted);
         }
-        let (density, is_last) = (chunk.density(), !listed.more);
+        let is_last = !listed.more;
+        let density = chunk.density();
         let bytes = if is_last { chunk.finish() } else { chunk.bytes };
         let bytes = permit.unwrap_or_default().hold(self.coding.encode(bytes, is_last)?);
-        (self.density, self.separator) = (density, b',');
+        self.density = density;
+        self.separator = b',';
         Ok(Some(((bytes, is_last), (!is_last).then_some(self))))
     }
+}
+
+/// Omits the plants that were created after a first chunk in which the owners were at these versions.
+pub(super) fn continue_at(ranges: &mut [PlantRange], versions: &[Option<Version>]) {
+    for (range, version) in ranges.iter_mut().zip(versions) {
+        *range = range.as_of(*version);
+    }
+}
+
+/// Checks that an owner was deleted since the first chunk: the owner's plants are being removed, so the list would be incomplete.
+pub(super) fn lost_owner(before: &[Option<Version>], now: &[Option<Version>]) -> bool {
+    before.iter().zip(now).any(|(before, now)| before.is_some() && now.is_none())
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use hyper::StatusCode;
+use serde_json::Value;
 
-use super::quote::quoted;
 use plantstore_client::{Cleartext, Client, ClientError, HttpUrl, UrlError, UrlTarget};
 
 /// Path of the issuer's configuration, relative to its URL.
@@ -103,4 +103,30 @@ pub(super) async fn fetch_document(client: &Client, address: &HttpUrl) -> Result
         StatusCode::OK => Ok(response.body),
         status => Err(FetchError::Status(address.authority().to_owned(), status)),
     }
+}
+
+/// Maximum number of characters of a quoted value.
+const QUOTED_CHARS_MAX: usize = 200;
+
+/// Quotes a value of the issuer or of a client for a log message: escaped and shortened.
+pub(super) fn quoted(text: &str) -> String {
+    quoted_json(&Value::from(text))
+}
+
+/// Returns the value as JSON. Line breaks and invisible characters are escaped.
+pub(super) fn quoted_json(value: &Value) -> String {
+    let text = value.to_string();
+    let mut characters = text.chars();
+    let mut quoted = String::new();
+    for character in characters.by_ref().take(QUOTED_CHARS_MAX) {
+        match character {
+            // Already escaped by JSON where needed.
+            '"' | '\'' | '\\' => quoted.push(character),
+            _ => quoted.extend(character.escape_debug()),
+        }
+    }
+    if characters.next().is_some() {
+        quoted.push('…');
+    }
+    quoted
 }

@@ -1,15 +1,17 @@
-//! Parsing of a JWT and validation of its claims. Input that lenient parsers read in different ways is rejected.
+//! Parsing of a JWT and validation of its claims. Input that lenient parsers read in different ways is rejected. Also algorithm
+//! names and base64url, which tokens and keys (JWK) share.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::jose::{self, Algorithm};
-use super::quote::quoted_json;
+use super::issuer::quoted_json;
 use plantstore_model::token::Scopes;
 use plantstore_model::user::UserName;
 
@@ -57,6 +59,32 @@ impl TokenError {
     }
 }
 
+/// Accepted signature algorithms. All are asymmetric, so that a public key cannot be used to sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Algorithm {
+    Rs256,
+    Es256,
+    EdDsa,
+}
+
+impl Algorithm {
+    /// Returns the algorithm with a name of RFC 7518, RFC 8037 or RFC 9864. `EdDSA` and `Ed25519` are the same here, because no
+    /// other curve of EdDSA is accepted.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "RS256" => Some(Self::Rs256),
+            "ES256" => Some(Self::Es256),
+            "EdDSA" | "Ed25519" => Some(Self::EdDsa),
+            _ => None,
+        }
+    }
+}
+
+/// Decodes base64url without padding and without trailing bits, so that every byte string has exactly one encoding.
+pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
 /// A parsed token that is not verified.
 pub(super) struct Jwt<'a> {
     /// The bytes that the signature covers.
@@ -101,7 +129,7 @@ impl<'a> Jwt<'a> {
         }
         Ok(Self {
             signed: signed.as_bytes(),
-            signature: decode(signature)?,
+            signature: decode(signature).ok_or(TokenError::Malformed)?,
             algorithm: algorithm.ok_or(TokenError::Algorithm)?,
             key_id,
             claims: UniqueNamesObject::decode(claims)?,
@@ -142,10 +170,6 @@ fn is_access_token(kind: &Value) -> bool {
     kind.as_str().is_some_and(|kind| TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)))
 }
 
-fn decode(text: &str) -> Result<Vec<u8>, TokenError> {
-    jose::decode(text).ok_or(TokenError::Malformed)
-}
-
 /// Converts a number of seconds, which may have a fraction, to a timestamp. Values out of range are clamped.
 fn timestamp(seconds: f64) -> Timestamp {
     let limit = if seconds < 0.0 { Timestamp::MIN } else { Timestamp::MAX };
@@ -158,7 +182,8 @@ struct UniqueNamesObject(BTreeMap<String, Value>);
 
 impl UniqueNamesObject {
     fn decode(text: &str) -> Result<Self, TokenError> {
-        serde_json::from_slice(&decode(text)?).map_err(|_| TokenError::Malformed)
+        let json = decode(text).ok_or(TokenError::Malformed)?;
+        serde_json::from_slice(&json).map_err(|_| TokenError::Malformed)
     }
 
     fn get(&self, name: &str) -> Option<&Value> {

@@ -11,7 +11,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::issuer::{FetchError, IssuerUrl, IssuerUrlError, fetch_document};
 use super::keys::{KeySet, SkippedKey};
-use super::report::report_skipped_keys;
 use plantstore_client::{Cleartext, Client, HttpUrl, UrlTarget};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
@@ -24,6 +23,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum time between two fetches that tokens with an unknown key cause.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum number of skipped keys of a set that are logged one by one.
+const SKIPPED_KEYS_MAX: usize = 20;
 
 /// The keys of an issuer, and the task that fetches them.
 pub(super) struct KeyCache {
@@ -111,7 +112,8 @@ impl KeyCache {
             let may_request = state.requested.is_none_or(|requested| requested.elapsed() >= REQUEST_INTERVAL);
             let requests = !state.fetching && may_request;
             if requests {
-                (state.fetching, state.requested) = (true, Some(Instant::now()));
+                state.fetching = true;
+                state.requested = Some(Instant::now());
             }
             result = if state.fetching { Lookup::Pending(missing) } else { Lookup::Failed(missing) };
             requests
@@ -172,9 +174,20 @@ async fn refresh(url: IssuerUrl, client: Client, state: watch::Sender<KeyState>,
     }
 }
 
+/// Warns about the keys of a fetched set that cannot be used.
+fn report_skipped_keys(issuer: &str, skipped: &[SkippedKey]) {
+    for SkippedKey { id, reason } in skipped.iter().take(SKIPPED_KEYS_MAX) {
+        tracing::warn!(issuer, kid = id, %reason, "issuer key skipped");
+    }
+    if let Some(more) = skipped.len().checked_sub(SKIPPED_KEYS_MAX).filter(|more| *more > 0) {
+        tracing::warn!(issuer, keys = more, "more issuer keys skipped");
+    }
+}
+
 /// Replaces the current keys. If they are equal to the last, the set stays the same object, and cached sessions stay valid.
 fn use_keys(state: &watch::Sender<KeyState>, issuer: &str, keys: KeySet) {
-    let (count, mut changed) = (keys.len(), false);
+    let count = keys.len();
+    let mut changed = false;
     state.send_modify(|state| {
         state.fetching = false;
         changed = state.keys.as_deref() != Some(&keys);

@@ -6,9 +6,8 @@ use ring::signature::{
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::jose::{Algorithm, decode};
-use super::jwt::Jwt;
-use super::quote::quoted;
+use super::issuer::quoted;
+use super::jwt::{Algorithm, Jwt, decode};
 
 /// Maximum number of keys taken from a set.
 const KEYS_MAX: usize = 100;
@@ -72,7 +71,8 @@ impl KeySet {
             keys: Vec<&'a RawValue>,
         }
         let document: Document<'_> = serde_json::from_slice(json).ok()?;
-        let (mut usable, mut skipped) = (Vec::new(), Vec::new());
+        let mut usable = Vec::new();
+        let mut skipped = Vec::new();
         for key in document.keys {
             match Jwk::parse(key.get()) {
                 Ok(key) if usable.len() < KEYS_MAX => usable.push(key),
@@ -113,15 +113,15 @@ impl Material {
 
 impl VerificationKey {
     pub(super) fn has_signed(&self, jwt: &Jwt<'_>) -> bool {
-        let (message, signature) = (jwt.signed, jwt.signature.as_slice());
+        let Jwt { signed, signature, .. } = jwt;
         let verified = match &self.material {
             Material::Rsa { modulus, exponent } => RsaPublicKeyComponents { n: modulus, e: exponent }.verify(
                 &RSA_PKCS1_2048_8192_SHA256,
-                message,
+                signed,
                 signature,
             ),
-            Material::P256(point) => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(message, signature),
-            Material::Ed25519(point) => UnparsedPublicKey::new(&ED25519, point).verify(message, signature),
+            Material::P256(point) => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(signed, signature),
+            Material::Ed25519(point) => UnparsedPublicKey::new(&ED25519, point).verify(signed, signature),
         };
         verified.is_ok()
     }
@@ -176,15 +176,16 @@ impl Jwk {
     }
 
     fn rsa(&self) -> Result<Material, SkipReason> {
-        let (modulus, exponent) = (number(self.n.as_ref())?, number(self.e.as_ref())?);
-        let (modulus, exponent) = (without_leading_zeros(modulus), without_leading_zeros(exponent));
+        let modulus = without_leading_zeros(number(self.n.as_ref())?);
+        let exponent = without_leading_zeros(number(self.e.as_ref())?);
         let first = modulus.first().ok_or(SkipReason::Numbers)?;
         let bits = modulus.len() * 8 - first.leading_zeros() as usize;
         if RSA_BITS.contains(&bits) { Ok(Material::Rsa { modulus, exponent }) } else { Err(SkipReason::RsaBits(bits)) }
     }
 
     fn p256(&self) -> Result<Material, SkipReason> {
-        let (x, y) = (coordinate(self.x.as_ref())?, coordinate(self.y.as_ref())?);
+        let x = coordinate(self.x.as_ref())?;
+        let y = coordinate(self.y.as_ref())?;
         Ok(Material::P256([&[UNCOMPRESSED], x.as_slice(), y.as_slice()].concat()))
     }
 

@@ -1,22 +1,26 @@
 //! Sends the body of a response within the client's flow-control window, and abandons it if the client opens the window too
-//! slowly.
+//! slowly. Limits the requests in flight and the memory of one connection, in proportion to the number of open connections.
 
 use std::future::poll_fn;
+use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Reason, SendStream};
+use plantstore_telemetry::metrics::{Gauge, GaugeGuard};
 use tokio::time::{Instant, timeout_at};
 
-use super::stream_limit::StreamLimit;
-use crate::transport::handler::ResponseBody;
+use crate::transport::handler::{BufferBudget, ResponseBody};
 use crate::transport::state::Transport;
 
 /// Average rate at which a client must read a response, in bytes per second.
 const BYTES_PER_SECOND: u32 = 256;
 /// Time after which a blocked response is reset if there are too many of them.
 const CROWDED_AFTER: Duration = Duration::from_secs(1);
+
+/// Maximum number of buffers that the responses of a connection hold.
+const BUFFERS_MAX: usize = 2;
 
 /// Sends a body. A piece is produced only when the window has capacity, so that a response that is not read takes no memory.
 pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Bytes>, mut window: Window<'_>) {
@@ -96,4 +100,56 @@ impl<'a> Window<'a> {
         let earned = Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_PER_SECOND;
         self.left = (self.left + earned).min(self.transport.limits.write_timeout);
     }
+}
+
+/// Limit on the requests of one connection.
+pub(super) struct StreamLimit {
+    transport: &'static Transport,
+    in_flight: Gauge,
+    /// Requests whose response waits for the client's flow-control window.
+    blocked: Gauge,
+    pub(super) buffers: BufferBudget,
+}
+
+impl StreamLimit {
+    pub(super) fn new(transport: &'static Transport) -> Self {
+        let buffers = BufferBudget::new(BUFFERS_MAX);
+        Self { transport, in_flight: Gauge::default(), blocked: Gauge::default(), buffers }
+    }
+
+    /// Counts a request as in flight until the return value is dropped.
+    pub(super) fn begin(&self) -> GaugeGuard<'_> {
+        self.in_flight.hold()
+    }
+
+    /// Counts a response as blocked, on this connection and on all, until the return value is dropped.
+    fn block(&self) -> (GaugeGuard<'_>, GaugeGuard<'static>) {
+        (self.blocked.hold(), self.transport.requests.blocked.hold())
+    }
+
+    /// Returns true if there is no capacity for this many requests: all connections together have more in flight than
+    /// `--max-connections`, and this one has more than its share. Blocked responses do not count, because they take almost no
+    /// memory.
+    pub(super) fn is_over_limit(&self) -> bool {
+        let requests = &self.transport.requests;
+        requests.count().saturating_sub(count(&requests.blocked)) > self.transport.limits.max_connections
+            && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
+    }
+
+    /// Returns true if there are too many blocked responses: all connections together have more than `--max-connections`, and
+    /// this one has more than its share.
+    fn is_over_blocked_limit(&self) -> bool {
+        count(&self.transport.requests.blocked) > self.transport.limits.max_connections
+            && count(&self.blocked) > self.share()
+    }
+
+    /// Returns the number of requests that is guaranteed to each connection.
+    fn share(&self) -> usize {
+        let open = NonZeroUsize::new(self.transport.connections.count()).unwrap_or(NonZeroUsize::MIN);
+        (self.transport.limits.max_connections / open).max(1)
+    }
+}
+
+fn count(gauge: &Gauge) -> usize {
+    usize::try_from(gauge.get()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Metrics of requests.
+//! Metrics of requests and connections.
 //!
 //! Every combination of labels has a fixed index in an array. Counting a request costs a few comparisons with the names of
 //! routes and methods and a few atomic additions; nothing is hashed or allocated. Only a request that is traced takes a lock, one
@@ -6,9 +6,11 @@
 
 use std::time::Duration;
 
-use hyper::{Method, StatusCode};
+use hyper::{Method, StatusCode, Version};
+use plantstore_model::user::UserId;
+use plantstore_telemetry::metrics::{Counter, Exemplar, Exposition, Gauge, Histogram, LabelValue, Striped, TIMES};
 
-use plantstore_telemetry::metrics::{Counter, Exemplar, Exposition, Histogram, LabelValue, Striped, TIMES};
+use crate::transport::{CloseReason, ConnectionEvent, Exceeded};
 
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "_OTHER", NO_METHOD];
 /// For bytes that never became a request.
@@ -56,18 +58,44 @@ impl ThreadMetrics {
     }
 }
 
-pub(crate) struct EndedRequest<'a> {
-    pub(crate) method: Option<&'a Method>,
-    pub(crate) route: &'static str,
+/// A request whose response has ended.
+pub(super) struct EndedRequest<'a> {
+    pub(super) id: &'a str,
+    pub(super) version: Version,
+    /// `None` for bytes that never became a request.
+    pub(super) method: Option<&'a Method>,
+    pub(super) route: &'static str,
+    pub(super) user: Option<UserId>,
+    pub(super) took: Duration,
+    pub(super) outcome: &'a Outcome,
+}
+
+/// The outcome of a request.
+#[derive(Default)]
+pub(crate) struct Outcome {
     /// `None` without a response.
     pub(crate) status: Option<StatusCode>,
+    /// The error code.
     pub(crate) error: Option<i32>,
+    /// Bytes of the response's body that were sent.
     pub(crate) bytes: u64,
     /// The whole response was sent.
     pub(crate) complete: bool,
-    pub(crate) took: Duration,
-    /// Ids of its span, if it is recorded.
-    pub(crate) exemplar: Option<Exemplar>,
+}
+
+impl EndedRequest<'_> {
+    /// Returns the method, one name for all that are not known, or `-`: clients cannot choose the labels.
+    pub(super) fn method_name(&self) -> &'static str {
+        METHODS[method_index(self.method)]
+    }
+
+    pub(super) fn version_number(&self) -> &'static str {
+        match self.version {
+            Version::HTTP_10 => "1.0",
+            Version::HTTP_2 => "2",
+            _ => "1.1",
+        }
+    }
 }
 
 fn counters(number: usize) -> Box<[Counter]> {
@@ -103,16 +131,17 @@ impl RequestMetrics {
         known.unwrap_or(self.routes.len() - 1) * METHODS.len() + method_index(method)
     }
 
-    /// Counts a request that has ended.
-    pub(super) fn end(&self, ended: &EndedRequest<'_>) {
-        let (kind, metrics) = (self.kind(ended.route, ended.method), self.threads.local());
-        metrics.requests[kind * STATUSES + status_index(ended.status)].count();
-        metrics.durations[kind].time_traced(ended.took, ended.exemplar);
-        metrics.response_bytes.add(ended.bytes);
-        if !ended.complete {
+    /// Counts a request that has ended; `exemplar` are the ids of its span, if it is recorded.
+    pub(super) fn end(&self, ended: &EndedRequest<'_>, exemplar: Option<Exemplar>) {
+        let kind = self.kind(ended.route, ended.method);
+        let metrics = self.threads.local();
+        metrics.requests[kind * STATUSES + status_index(ended.outcome.status)].count();
+        metrics.durations[kind].time_traced(ended.took, exemplar);
+        metrics.response_bytes.add(ended.outcome.bytes);
+        if !ended.outcome.complete {
             metrics.responses_cut.count();
         }
-        if let Some(index) = ended.error.and_then(error_index) {
+        if let Some(index) = ended.outcome.error.and_then(error_index) {
             metrics.errors[index].count();
         }
     }
@@ -122,7 +151,7 @@ impl RequestMetrics {
         self.threads.iter().map(|metrics| counter(metrics).get()).sum()
     }
 
-    pub(super) fn write(&self, exposition: &mut Exposition) {
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
         let kinds = || self.routes.iter().flat_map(|route| METHODS.map(|method| (*route, method))).enumerate();
         let mut requests = exposition.counter("plantstore_http_requests_total", "Completed requests.");
         for (kind, (route, method)) in kinds() {
@@ -168,6 +197,71 @@ fn labels(
     more: &[(&'static str, LabelValue)],
 ) -> Vec<(&'static str, LabelValue)> {
     [&[("method", method.into()), ("route", route.into())], more].concat()
+}
+
+#[derive(Default)]
+pub(crate) struct ConnectionMetrics {
+    open: Gauge,
+    accepted: Counter,
+    beyond_total: Counter,
+    beyond_address: Counter,
+    silent: Counter,
+    slow_head: Counter,
+    large_head: Counter,
+    malformed: Counter,
+    stalled: Counter,
+    handshake: Counter,
+    misuse: Counter,
+}
+
+impl ConnectionMetrics {
+    pub(crate) fn record(&self, event: ConnectionEvent) {
+        match event {
+            ConnectionEvent::Accepted => {
+                self.accepted.count();
+                self.open.add(1);
+            }
+            ConnectionEvent::Closed => self.open.add(-1),
+            ConnectionEvent::LimitReached(Exceeded::Total) => self.beyond_total.count(),
+            ConnectionEvent::LimitReached(Exceeded::Address) => self.beyond_address.count(),
+            ConnectionEvent::HandshakeFailed => self.handshake.count(),
+            ConnectionEvent::Aborted(reason) => match reason {
+                CloseReason::Idle => self.silent.count(),
+                CloseReason::HeadTimeout => self.slow_head.count(),
+                CloseReason::HeadTooLarge => self.large_head.count(),
+                CloseReason::Malformed => self.malformed.count(),
+                CloseReason::Stalled => self.stalled.count(),
+                CloseReason::ProtocolViolation => self.misuse.count(),
+                // The connection goes on.
+                CloseReason::SwitchToHttp2 => {}
+            },
+        }
+    }
+
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
+        exposition.gauge("plantstore_http_connections", "Open client connections.").sample(&[], self.open.get());
+        exposition
+            .counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
+            .sample(&[], self.accepted.get());
+        let help =
+            "Connections rejected because of --max-connections (total) or --max-connections-per-address (address).";
+        exposition
+            .counter("plantstore_http_connections_rejected_total", help)
+            .sample(&[("limit", "total".into())], self.beyond_total.get())
+            .sample(&[("limit", "address".into())], self.beyond_address.get());
+        exposition
+            .counter(
+                "plantstore_http_connections_aborted_total",
+                "Connections closed by the server because of a fault, by reason.",
+            )
+            .sample(&[("reason", "idle".into())], self.silent.get())
+            .sample(&[("reason", "header_timeout".into())], self.slow_head.get())
+            .sample(&[("reason", "header_too_large".into())], self.large_head.get())
+            .sample(&[("reason", "malformed".into())], self.malformed.get())
+            .sample(&[("reason", "stalled".into())], self.stalled.get())
+            .sample(&[("reason", "tls_handshake".into())], self.handshake.get())
+            .sample(&[("reason", "protocol_violation".into())], self.misuse.get());
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,136 @@
+//! `GET /plants`: a list that is not modified, or comes from the cache, or is read from the store.
+
+use axum::response::Response;
+use plantstore_store::Version;
+
+use super::cache::CachedList;
+use super::chunk::{CHUNK_BYTES, COMPRESSION_MIN, Coding, JsonChunk, SMALL_CHUNK_BYTES};
+use super::query::ListQuery;
+use super::streamed::{StreamedList, continue_at, lost_owner};
+use crate::api::collections::ReadableCollections;
+use crate::api::error::ApiError;
+use crate::api::response::{self, NEGOTIATED};
+use crate::api::state::Api;
+use crate::transport::BufferPermit;
+
+/// Responds with a list: not modified, from the cache, in one chunk, or streamed.
+pub(crate) async fn list_plants(
+    api: &'static Api,
+    readable: ReadableCollections,
+    mut query: ListQuery,
+) -> Result<Response, ApiError> {
+    query.parameters.complete_cursor(&readable);
+    let known = api.store.cached_versions(&readable.owners());
+    if let Some(versions) = &known
+        && let Some(response) = without_reading(api, &readable, &query, versions)?
+    {
+        return Ok(response);
+    }
+    // Boxed, so that a cached list does not need the memory of a read.
+    Box::pin(async move {
+        let _slot = api.read_limiter.acquire(readable.user_id()).await?;
+        let may_be_unchanged = || api.lists.contains(readable.list_id(), &query.parameters);
+        if known.is_none() && (query.if_none_match.is_some() || may_be_unchanged()) {
+            let versions = api.store.versions(&readable.owners()).await?;
+            if let Some(response) = without_reading(api, &readable, &query, &versions)? {
+                return Ok(response);
+            }
+        }
+        read(api, readable, query).await
+    })
+    .await
+}
+
+/// Returns a response that needs no read of plants, if there is one: 304, or the cached list if it is current.
+fn without_reading(
+    api: &Api,
+    readable: &ReadableCollections,
+    query: &ListQuery,
+    versions: &[Option<Version>],
+) -> Result<Option<Response>, ApiError> {
+    readable.check_owners_exist(versions)?;
+    if let Some(condition) = &query.if_none_match {
+        let tag = readable.tag(versions);
+        if condition.matches(tag) {
+            // The list is not read, and may be one that is compressed for some clients.
+            return Ok(Some(response::plants_not_modified(tag, NEGOTIATED)));
+        }
+    }
+    let list = api.lists.get(readable.list_id(), readable.state(versions), &query.parameters);
+    Ok(list.map(CachedList::respond))
+}
+
+/// The way in which a list that was read is sent.
+enum Delivery {
+    /// In one piece, which later responses share.
+    Cached,
+    /// In one piece, in a buffer of the connection.
+    Whole(BufferPermit),
+    /// In chunks, of which the first is in a buffer of the connection.
+    Streamed(BufferPermit),
+    /// In chunks, all of which are read when the client is ready to receive them, because the connection has no free buffer.
+    StreamedLater,
+}
+
+/// Reads a list from the store, and sends it in the way that its size and the free memory allow.
+async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery) -> Result<Response, ApiError> {
+    api.lists.count_miss();
+    let mut ranges = query.parameters.ranges(&readable);
+    let limit = query.parameters.limit.map_or(usize::MAX, |limit| limit as usize);
+    let mut chunk = JsonChunk::new(readable.collections(), query.parameters.include, b'[', CHUNK_BYTES);
+    let listed = api.store.list(&mut ranges, limit, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
+    readable.check_owners_exist(&listed.versions)?;
+    let mut more = listed.more;
+    // The length of a compressed list of several owners would tell one of them about the plants of another.
+    let is_compressed = query.accepts_gzip && readable.collections().len() == 1;
+    // A step may be short, and the size decides on compression.
+    while is_compressed && more && chunk.count < limit && chunk.bytes.len() < COMPRESSION_MIN {
+        tokio::task::yield_now().await;
+        continue_at(&mut ranges, &listed.versions);
+        let rest = limit - chunk.count;
+        let step = api.store.list(&mut ranges, rest, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
+        if lost_owner(&listed.versions, &step.versions) {
+            return Err(ApiError::Unavailable("a user was deleted during a list".to_owned()));
+        }
+        more = step.more;
+    }
+
+    let is_whole = !more || chunk.count >= limit;
+    let size = chunk.bytes.len();
+    let delivery = if is_whole && api.lists.has_room_for(size) {
+        Delivery::Cached
+    } else if is_whole && size <= SMALL_CHUNK_BYTES {
+        Delivery::Whole(BufferPermit::default())
+    } else {
+        match query.buffers.try_take() {
+            Some(permit) if is_whole => Delivery::Whole(permit),
+            Some(permit) => Delivery::Streamed(permit),
+            None => Delivery::StreamedLater,
+        }
+    };
+
+    let tag = readable.tag(&listed.versions);
+    let next = chunk.last.filter(|_| is_whole && more).and_then(|last| query.parameters.next(&readable, last));
+    match delivery {
+        Delivery::Cached => {
+            let state = readable.state(&listed.versions);
+            let list = CachedList { state, body: api.lists.share(chunk.finish()), next, tag: tag.header() };
+            api.lists.insert(readable.list_id(), query.parameters, &list);
+            Ok(list.respond())
+        }
+        Delivery::Whole(permit) => Ok(response::plants(permit.hold(chunk.finish()), next, tag.header())),
+        Delivery::Streamed(permit) => {
+            let mut coding = Coding::negotiated(is_compressed);
+            let density = chunk.density();
+            let count = chunk.count;
+            let first = coding.encode(chunk.bytes, false).map_err(|error| ApiError::Internal(error.to_string()))?;
+            let list = StreamedList::new(api, readable, query, listed.versions, density, coding);
+            list.after(permit.hold(first), count, ranges).respond(tag).await
+        }
+        Delivery::StreamedLater => {
+            let coding = if is_whole { Coding::NotNegotiated } else { Coding::negotiated(is_compressed) };
+            let density = chunk.density();
+            StreamedList::new(api, readable, query, listed.versions, density, coding).respond(tag).await
+        }
+    }
+}
