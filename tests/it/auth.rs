@@ -1,6 +1,6 @@
 //! Authentication and scopes, and the absence of information leaks between users.
 
-use crate::support::{Client, Garden, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Client, Garden, Service, Store, assert_snapshot, engine_test, wait_for};
 
 /// Well-formed token that was never issued.
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
@@ -28,8 +28,7 @@ fn token_id(store: &Store, user: &str) -> String {
     tokens[0]["id"].to_string()
 }
 
-engine_test!(missing_credentials_are_rejected_with_401, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(missing_credentials_are_rejected_with_401, |Service { store, server }: &Service| {
     assert_snapshot!(server.anonymous().get("/plants").wire(), @r#"
     401 Unauthorized
     content-type: application/json
@@ -51,8 +50,7 @@ engine_test!(missing_credentials_are_rejected_with_401, |store: &Store| {
     }
 });
 
-engine_test!(all_bad_credentials_get_the_same_response, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(all_bad_credentials_get_the_same_response, |Service { store, server }: &Service| {
     let anonymous = server.anonymous();
     let good = store.token("ada", &[]);
     let revoked = store.token("bob", &[]);
@@ -96,24 +94,21 @@ engine_test!(all_bad_credentials_get_the_same_response, |store: &Store| {
     assert_eq!(with_header(&anonymous, "Bearer").wire(), response);
 });
 
-engine_test!(scheme_is_case_insensitive, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(scheme_is_case_insensitive, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     for scheme in ["Bearer", "bearer", "BEARER", "bEaReR", "Bearer  "] {
         assert_eq!(with_header(&server.anonymous(), &format!("{scheme} {token}")).status, 200, "{scheme}");
     }
 });
 
-engine_test!(more_than_one_authorization_header_is_rejected, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(more_than_one_authorization_header_is_rejected, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     let again = format!("Bearer {token}");
     assert_eq!(with_header(&server.client(&token), &again).error(), 40007);
     assert_eq!(with_header(&server.client(&token), "Basic x").error(), 40007);
 });
 
-engine_test!(each_operation_needs_its_scope, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(each_operation_needs_its_scope, |Service { store, server }: &Service| {
     let body = Some(&br#"{"id":1,"name":"a"}"#[..]);
     let json = [("Content-Type", "application/json")];
     for (scope, allowed) in [("plants:read", 0), ("plants:write", 1), ("plants:delete", 2)] {
@@ -213,8 +208,7 @@ engine_test!(users_neither_see_nor_block_nor_detect_each_others_plants, |store: 
     assert_eq!(users[0].delete(2).wire(), unknown, "the response does not reveal that other users have this id");
 });
 
-engine_test!(two_tokens_of_one_user_see_the_same_plants, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(two_tokens_of_one_user_see_the_same_plants, |Service { store, server }: &Service| {
     let [one, other] = [0, 1].map(|_| server.client(&store.token("ada", &[])));
     one.plant(1, "Rose");
     assert_eq!(other.ids(), [1]);
@@ -224,8 +218,7 @@ engine_test!(two_tokens_of_one_user_see_the_same_plants, |store: &Store| {
 });
 
 // The token is rejected from its expiry time on, although the service caches valid tokens.
-engine_test!(an_expiring_token_stops_working, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(an_expiring_token_stops_working, |Service { store, server }: &Service| {
     let ada = wait_for("a token that is used before its expiry", || {
         let ada = server.client(&store.token("ada", &["--expires", "6s"]));
         (ada.get("/plants").status == 200).then_some(ada)
@@ -272,8 +265,7 @@ engine_test!(failed_authentication_is_limited_and_valid_tokens_are_still_served,
     assert_eq!(anonymous.get("/plants").error(), 40100, "a request without a token is not a failed authentication");
 });
 
-engine_test!(burst_of_100_failures_is_allowed_by_default, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(burst_of_100_failures_is_allowed_by_default, |Service { server, .. }: &Service| {
     let anonymous = server.anonymous();
     let mut connection = anonymous.connect();
     let mut status = || {
@@ -285,8 +277,7 @@ engine_test!(burst_of_100_failures_is_allowed_by_default, |store: &Store| {
     assert!((0..10_000).any(|_| status() == 429), "no failure beyond the burst was rejected");
 });
 
-engine_test!(only_a_hash_of_the_token_is_stored, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(only_a_hash_of_the_token_is_stored, |Service { store, server }: &Service| {
     let token = store.token("ada", &["--label", "for the window sill"]);
     assert_eq!(token.len(), 42);
     assert!(token.starts_with("pst_"));

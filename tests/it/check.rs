@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::support::issuer::Authority;
 use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream};
 use crate::support::tools::external;
-use crate::support::{Client, Engine, Server, Store, engine_test, signal, wait_for};
+use crate::support::{Client, Engine, Server, Service, Store, engine_test, signal, wait_for};
 use crate::tokens::ALL_SCOPES;
 
 /// Plants of the checked user, which must be unchanged after the check. They include ids that the checks use if
@@ -72,11 +72,10 @@ fn token(client: &Client) -> &str {
     client.token.as_deref().unwrap()
 }
 
-engine_test!(service_passes_every_check, |store: &Store| {
-    let server = store.serve(&[]);
-    let ada = user_with_plants(store, &server, "ada", &OWN);
+engine_test!(service_passes_every_check, |Service { store, server }: &Service| {
+    let ada = user_with_plants(store, server, "ada", &OWN);
     let before = ada.get("/plants?include=id").body;
-    let output = check(token(&ada), &url(&server), &[]);
+    let output = check(token(&ada), &url(server), &[]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
     let table = text(&output.stdout);
     assert!(
@@ -88,7 +87,7 @@ engine_test!(service_passes_every_check, |store: &Store| {
     assert!(
         table.ends_with(&format!(
             "{} keeps the contract: {} hold, 0 fail, 1 not applicable, 0 untried\n",
-            url(&server),
+            url(server),
             table.matches("\nholds ").count()
         )),
         "{table}"
@@ -96,7 +95,7 @@ engine_test!(service_passes_every_check, |store: &Store| {
     assert!(!table.contains('\u{1b}') && !table.contains(token(&ada)));
     assert_eq!(ada.get("/plants?include=id").body, before, "the check deletes its own plants and no others");
 
-    let interface = check(token(&ada), &url(&server), &["--level", "interface", "--json"]);
+    let interface = check(token(&ada), &url(server), &["--level", "interface", "--json"]);
     assert_eq!(interface.status.code(), Some(0), "{}", text(&interface.stdout));
     let json: Value = serde_json::from_slice(&interface.stdout).unwrap();
     assert_eq!((&json["level"], &json["keeps_the_contract"]), (&"interface".into(), &true.into()));
@@ -110,15 +109,14 @@ engine_test!(service_passes_every_check, |store: &Store| {
     assert_eq!(ada.get("/plants?include=id").body, before);
 });
 
-engine_test!(token_with_few_scopes_runs_the_checks_they_allow, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(token_with_few_scopes_runs_the_checks_they_allow, |Service { store, server }: &Service| {
     for (scope, holds, not_applicable) in [
         ("plants:read", "list-response", "create-response"),
         ("plants:write", "access-scope", "create-response"),
         ("plants:delete", "delete-invalid-id", "list-response"),
     ] {
         let token = store.token("ada", &["--scope", scope]);
-        let output = check(&token, &url(&server), &["--json"]);
+        let output = check(&token, &url(server), &["--json"]);
         assert_eq!(output.status.code(), Some(0), "{scope}: {}", text(&output.stdout));
         assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", text(&output.stdout));
         assert!(with_verdict(&output, "not applicable").contains(not_applicable), "{scope}");
@@ -126,8 +124,7 @@ engine_test!(token_with_few_scopes_runs_the_checks_they_allow, |store: &Store| {
     assert_eq!(server.client(&store.token("ada", &[])).ids(), [0_i64; 0], "a check that cannot delete creates nothing");
 });
 
-engine_test!(check_does_not_read_a_long_list_to_its_end, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(check_does_not_read_a_long_list_to_its_end, |Service { store, server }: &Service| {
     let token = store.token("ada", &["--scope", ALL_SCOPES]);
     // More plants than a check reads.
     let all = 25_000;
@@ -142,16 +139,15 @@ engine_test!(check_does_not_read_a_long_list_to_its_end, |store: &Store| {
         ),
     };
     store.execute(&columns);
-    let output = check(&token, &url(&server), &["--json"]);
+    let output = check(&token, &url(server), &["--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     let not_applicable = with_verdict(&output, "not applicable");
     assert_eq!(not_applicable, names(&["access-scope", "page-walk"]), "{}", text(&output.stdout));
     assert_eq!(store.rows("SELECT count(*) FROM plants"), [all]);
 });
 
-engine_test!(check_passes_while_other_clients_write, |store: &Store| {
-    let server = store.serve(&[]);
-    let ada = user_with_plants(store, &server, "ada", &OWN);
+engine_test!(check_passes_while_other_clients_write, |Service { store, server }: &Service| {
+    let ada = user_with_plants(store, server, "ada", &OWN);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -160,7 +156,7 @@ engine_test!(check_passes_while_other_clients_write, |store: &Store| {
                 assert_eq!(ada.delete(id).status, 204);
             }
         });
-        let output = check(token(&ada), &url(&server), &["--json"]);
+        let output = check(token(&ada), &url(server), &["--json"]);
         stop.store(true, Ordering::Relaxed);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
     });
@@ -176,8 +172,7 @@ engine_test!(check_waits_for_the_rate_limit, |store: &Store| {
 /// Control for the tests with violations: the proxy itself does not break a check.
 #[test]
 fn proxy_without_a_violation_passes_every_check() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let proxy = RewritingProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
     let output = check(&store.token("ada", &[]), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
@@ -198,9 +193,8 @@ engine_test!(check_passes_with_two_nodes_behind_a_balancer, |store: &Store| {
 
 #[test]
 fn check_ends_when_the_server_hangs() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
-    let ada = user_with_plants(&store, &server, "ada", &OWN);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+    let ada = user_with_plants(store, server, "ada", &OWN);
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
     });
@@ -237,9 +231,8 @@ fn check_ends_when_the_server_hangs() {
 /// A missing response does not mean a missing scope: the checks that need the scope still run.
 #[test]
 fn missing_response_is_not_a_missing_scope() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
-    let ada = user_with_plants(&store, &server, "ada", &OWN);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+    let ada = user_with_plants(store, server, "ada", &OWN);
     // The first three requests determine the scopes of the token. The second and the third get no response.
     let requests = AtomicUsize::new(0);
     let proxy = RewritingProxy::start(server.address(), move |request, server| {
@@ -258,10 +251,9 @@ fn missing_response_is_not_a_missing_scope() {
 /// A create without a response may take effect later. The cleanup deletes its plant in that case, too.
 #[test]
 fn plant_of_a_delayed_create_is_deleted() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     for (number, after) in ["/plants/-", "/plants?include=id"].into_iter().enumerate() {
-        let ada = user_with_plants(&store, &server, &format!("user-{number}"), &OWN);
+        let ada = user_with_plants(store, server, &format!("user-{number}"), &OWN);
         let delayed = DelayedCreate::default();
         let proxy =
             RewritingProxy::start(server.address(), move |request, server| delayed.serve(request, server, after));
@@ -304,9 +296,8 @@ impl DelayedCreate {
 /// If a create may take effect after the cleanup, the check reports its plant.
 #[test]
 fn create_of_unknown_outcome_is_reported() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
-    let ada = user_with_plants(&store, &server, "ada", &OWN);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+    let ada = user_with_plants(store, server, "ada", &OWN);
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         let never = text(&request.body).contains(" location\"");
         if never { Reply::Cut } else { Reply::Response(server.send(request)) }
@@ -350,9 +341,8 @@ fn interrupted_check_deletes_its_plants() {
 
 #[test]
 fn a_token_is_never_shown() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
-    let ada = user_with_plants(&store, &server, "ada", &OWN);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+    let ada = user_with_plants(store, server, "ada", &OWN);
     // The server returns the token in a header field of each response, and in the body of each error.
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         let bearer = request.header("authorization").unwrap_or_default().to_owned();
@@ -376,10 +366,9 @@ fn a_token_is_never_shown() {
 
 #[test]
 fn check_reads_the_token_from_each_source() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let token = store.token("ada", &[]);
-    let url = url(&server);
+    let url = url(server);
     let file = store.directory().join("token");
     std::fs::write(&file, format!("{token}\n")).unwrap();
     let run = |words: &[&str], input: &str| {
@@ -454,10 +443,9 @@ fn check_verifies_certificates_over_https() {
 #[rstest]
 #[case::requires_script()]
 fn check_uses_colours_only_on_a_terminal() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let token = store.token("ada", &[]);
-    let words = format!("{} check {} --level interface", env!("CARGO_BIN_EXE_plantstore"), url(&server));
+    let words = format!("{} check {} --level interface", env!("CARGO_BIN_EXE_plantstore"), url(server));
     let on_a_terminal = |no_color: &str| {
         let mut script = external("script");
         script.args(["-qec", &words, "/dev/null"]).env("PLANTSTORE_TOKEN", &token).env("NO_COLOR", no_color);

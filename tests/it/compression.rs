@@ -5,7 +5,7 @@ use std::io::Read as _;
 use flate2::read::GzDecoder;
 
 use crate::support::http2::Http2;
-use crate::support::{Client, Engine, Response, Store};
+use crate::support::{Client, Engine, Response, Service};
 
 const ADDRESSES: [&str; 9] = [
     "/openapi.json",
@@ -31,8 +31,7 @@ fn decompress(response: &Response) -> Vec<u8> {
 
 #[test]
 fn pages_and_the_document_are_sent_as_gzip_where_it_is_accepted() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
     let client = server.anonymous();
     let (mut plain_bytes, mut sent_bytes) = (0, 0);
     for path in ADDRESSES {
@@ -59,8 +58,7 @@ fn pages_and_the_document_are_sent_as_gzip_where_it_is_accepted() {
 
 #[test]
 fn each_representation_is_revalidated_by_its_own_tag() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
     let client = server.anonymous();
     for path in ADDRESSES {
         let tags = ["identity", "gzip"].map(|accepted| get(&client, path, accepted).header("etag").unwrap().to_owned());
@@ -78,8 +76,7 @@ fn each_representation_is_revalidated_by_its_own_tag() {
 
 #[test]
 fn accept_encoding_weights_are_respected() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let client = server.anonymous();
     for accepted in [
         "gzip",

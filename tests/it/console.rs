@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::support::http2::Http2;
-use crate::support::{Engine, Garden, Server, Store, wait_for};
+use crate::support::{Engine, Garden, Server, Service, Store, wait_for};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
@@ -17,8 +17,7 @@ fn addresses(server: &Server) -> Vec<String> {
 
 #[test]
 fn console_page_is_public_and_has_a_strict_policy() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
     let mut page = server.anonymous().get("/");
     assert!(page.text().starts_with("<!doctype html>"));
     page.body.clear();
@@ -76,9 +75,8 @@ fn client_id_without_an_issuer_is_a_usage_error() {
 
 #[test]
 fn every_file_that_the_page_needs_is_served() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
-    let addresses = addresses(&server);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+    let addresses = addresses(server);
     assert_eq!(addresses, ["/", "/console/icon.svg", "/console/style.css", "/console/theme.js", "/console/app.js"]);
     let anonymous = server.anonymous();
     for address in &addresses {
@@ -145,8 +143,7 @@ fn disabled_console_paths_are_like_any_other() {
 
 #[test]
 fn favicon_is_served_with_the_console() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let anonymous = server.anonymous();
     let icon = anonymous.get("/favicon.ico");
     assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/x-icon")));
@@ -176,8 +173,7 @@ const NAVIGATION: (&str, &str) =
 
 #[test]
 fn browser_without_token_gets_the_same_404_page_at_every_other_address() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
     let anonymous = server.anonymous();
     let page = anonymous.call("GET", NO_PAGES[0], &[NAVIGATION], None);
     assert_eq!((page.status, page.header("content-type")), (404, Some("text/html; charset=utf-8")));
@@ -203,8 +199,7 @@ fn browser_without_token_gets_the_same_404_page_at_every_other_address() {
 
 #[test]
 fn other_clients_get_json_errors_and_no_404_page() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let (anonymous, ada) = (server.anonymous(), server.client(&store.token("ada", &[])));
     for path in NO_PAGES {
         for accept in ["*/*", "text/*", "application/json", "text/html;q=0, application/json", "application/xhtml+xml"]

@@ -1,6 +1,8 @@
 //! CORS: header fields that let scripts of other origins call the service and read its responses.
 
-use crate::support::{Client, Connection, Engine, Garden, JSON, Response, Server, Store, assert_snapshot, engine_test};
+use crate::support::{
+    Client, Connection, Engine, Garden, JSON, Response, Server, Service, Store, assert_snapshot, engine_test,
+};
 
 /// Options of a server that allows the first origin.
 const ALLOWED: [&str; 2] = ["--cors-origin", "https://app.example"];
@@ -112,8 +114,7 @@ engine_test!(other_vary_fields_are_preserved, &ALLOWED, |Garden { ada, .. }: &Ga
     }
 });
 
-engine_test!(a_preflight_needs_no_token, |store: &Store| {
-    let server = store.serve(&ALLOWED);
+engine_test!(a_preflight_needs_no_token, &ALLOWED, |Service { server, .. }: &Service| {
     let anonymous = server.anonymous();
     let response = anonymous.call(
         "OPTIONS",
@@ -135,8 +136,7 @@ engine_test!(a_preflight_needs_no_token, |store: &Store| {
     ");
 });
 
-engine_test!(preflights_reveal_nothing_about_resources, |store: &Store| {
-    let server = store.serve(&ALLOWED);
+engine_test!(preflights_reveal_nothing_about_resources, &ALLOWED, |Service { store, server }: &Service| {
     let ada = server.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
     let anonymous = server.anonymous();

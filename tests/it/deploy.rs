@@ -8,7 +8,7 @@ use rstest::rstest;
 
 use crate::support::rewriting_proxy::{Reply, RewritingProxy};
 use crate::support::tools::external;
-use crate::support::{CLOSED_ADDRESS, Engine, Server, Store, TIMEOUT, wait_for};
+use crate::support::{CLOSED_ADDRESS, Engine, Server, Service, Store, TIMEOUT, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// Highest accepted score of `systemd-analyze security`.
@@ -207,8 +207,7 @@ fn missing_supervisor_is_no_error() {
 
 #[test]
 fn probe_reports_readiness() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let ready = store.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
     let unready = RewritingProxy::start(server.address(), |request, server| {

@@ -2,10 +2,9 @@
 
 use rstest::rstest;
 
-use crate::support::{BrowserScript, Engine, Store, assert_snapshot, engine_test};
+use crate::support::{BrowserScript, Engine, Service, Store, assert_snapshot, engine_test};
 
-engine_test!(page_and_its_files_are_served_by_the_service, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(page_and_its_files_are_served_by_the_service, |Service { store, server }: &Service| {
     let anonymous = server.anonymous();
     let page = anonymous.get("/docs");
     assert_snapshot!(page.wire().split("\n\n").next().unwrap(), @r"

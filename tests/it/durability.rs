@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rstest::rstest;
 
 use crate::support::tools::external;
-use crate::support::{Client, Connection, Engine, JSON, Server, StopOnDrop, Store, engine_test, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Service, StopOnDrop, Store, engine_test, wait_for};
 
 const QUIET: &[&str] = &["--log-level", "warn"];
 const WORKERS: usize = 8;
@@ -250,8 +250,7 @@ fn writes_to_a_full_disk_get_507_until_space_is_freed() {
 /// The write-ahead log is reset under continuous load, and so stays bounded.
 #[test]
 fn the_wal_stays_bounded_under_load() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&["--log-level", "warn"]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &["--log-level", "warn"]);
     let token = store.token("ada", &[]);
     let stop = AtomicBool::new(false);
     let written = AtomicUsize::new(0);
@@ -274,7 +273,7 @@ fn the_wal_stays_bounded_under_load() {
         }
     });
     assert!(largest < 64 << 20, "{largest} bytes");
-    assert_eq!(Server::log(&server), "", "no warnings");
+    assert_eq!(Server::log(server), "", "no warnings");
 }
 
 /// Creates large plants of random ids until it is stopped.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{Connection, Garden, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Connection, Garden, Service, assert_snapshot, engine_test, wait_for};
 
 engine_test!(unknown_path_is_rejected_with_404, |Garden { ada, .. }: &Garden| {
     assert_snapshot!(ada.get("/nothing").wire(), @r#"
@@ -50,8 +50,7 @@ engine_test!(wrong_method_is_rejected_with_405_and_allow, |Garden { ada, .. }: &
     assert_eq!(ada.get("/nothing").header("allow"), None);
 });
 
-engine_test!(request_id_of_the_client_is_used_if_it_is_valid, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(request_id_of_the_client_is_used_if_it_is_valid, |Service { store, server }: &Service| {
     let anonymous = server.anonymous();
     let id_for = |sent: &str| {
         let response = anonymous.call("GET", "/livez", &[("X-Request-Id", sent)], None);
@@ -78,8 +77,7 @@ engine_test!(request_id_of_the_client_is_used_if_it_is_valid, |store: &Store| {
     }
 });
 
-engine_test!(bytes_that_are_not_http_get_a_bare_400, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(bytes_that_are_not_http_get_a_bare_400, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     for bytes in [
         "nonsense\r\n\r\n".to_owned(),
@@ -162,8 +160,7 @@ engine_test!(heads_are_bounded_in_size_and_number, |Garden { store, ada, .. }: &
     assert_eq!(few.call("GET", "/plants", &nine, None).status, 431);
 });
 
-engine_test!(http_1_1_needs_exactly_one_host, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(http_1_1_needs_exactly_one_host, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     let send = |head: &str| {
         let mut connection = Connection::open(server.address());
@@ -184,8 +181,7 @@ engine_test!(http_1_1_needs_exactly_one_host, |store: &Store| {
     assert_eq!(absolute.read_response(false).text(), "[]", "the absolute form is understood");
 });
 
-engine_test!(unusual_request_targets_are_not_found, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(unusual_request_targets_are_not_found, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     for line in ["OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"] {
         for (authorization, number) in [(format!("Authorization: Bearer {token}\r\n"), 40401), (String::new(), 40100)] {
@@ -196,8 +192,7 @@ engine_test!(unusual_request_targets_are_not_found, |store: &Store| {
     }
 });
 
-engine_test!(readiness_follows_the_store, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(readiness_follows_the_store, |Service { store, server }: &Service| {
     assert_eq!(server.anonymous().get("/readyz").status, 200);
     store.execute("ALTER TABLE tokens RENAME TO gone; ALTER TABLE users RENAME TO gone_too");
     wait_for("the server to be unready", || (server.anonymous().get("/readyz").status != 200).then_some(()));
@@ -205,8 +200,7 @@ engine_test!(readiness_follows_the_store, |store: &Store| {
     assert_eq!(server.anonymous().get("/livez").status, 200, "the process is still live");
 });
 
-engine_test!(probes_need_no_token, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(probes_need_no_token, |Service { server, .. }: &Service| {
     assert_snapshot!(server.anonymous().get("/livez").wire(), @r#"
     200 OK
     content-type: application/json

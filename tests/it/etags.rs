@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rstest::rstest;
 
 use crate::support::{
-    Client, Cluster, Engine, Garden, History, Response, Store, TcpProxy, Workload, assert_snapshot, engine_test,
-    wait_for,
+    Client, Cluster, Engine, Garden, History, Response, Service, Store, TcpProxy, Workload, assert_snapshot,
+    engine_test, wait_for,
 };
 
 /// Requests a list with these tags in `If-None-Match`.
@@ -60,8 +60,7 @@ engine_test!(tags_are_compared_by_the_rules_of_http, |Garden { server, ada, .. }
     assert_eq!(get(&server.anonymous(), "/plants", "*").error(), 40100, "a request without a token is rejected");
 });
 
-engine_test!(only_changes_of_the_own_plants_change_the_tag, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(only_changes_of_the_own_plants_change_the_tag, |Service { store, server }: &Service| {
     let [ada, ben] = ["ada", "ben"].map(|user| server.client(&store.token(user, &[])));
     let mut seen = vec![tag(&ada, "/plants"), tag(&ben, "/plants")];
     assert_ne!(seen[0], seen[1], "two users have different tags for equal lists");

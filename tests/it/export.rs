@@ -9,11 +9,10 @@ use serde_json::json;
 
 use crate::support::tools::assert_declared;
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Store, engine_test};
+use crate::support::{Engine, Service, Store, engine_test};
 
 // Owners in the order of their bytes, independent of the locale of the database; then ids, as numbers.
-engine_test!(every_plant_is_exported_as_a_line_unchanged, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(every_plant_is_exported_as_a_line_unchanged, |Service { store, server }: &Service| {
     let [ada, zoe, eva] = ["ada", "Zoe", "Éva"].map(|user| server.client(&store.token(user, &[])));
     store.token("carl", &[]);
     if matches!(store.engine, Engine::Postgres) {

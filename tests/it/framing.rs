@@ -1,7 +1,7 @@
 //! Header fields that frame a request: body length, host and encoding.
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, field, head};
-use crate::support::{Client, Connection, Garden, JSON, Response, Store, engine_test};
+use crate::support::{Client, Connection, Garden, JSON, Response, Service, Store, engine_test};
 
 /// The largest length that 64 bits can hold.
 const LARGEST: &str = "18446744073709551615";
@@ -47,8 +47,7 @@ engine_test!(large_content_length_is_rejected_with_413_over_http2, |Garden { ser
     assert_eq!(connection.body(5), "[]", "the connection stays usable");
 });
 
-engine_test!(malformed_host_is_rejected_with_400, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(malformed_host_is_rejected_with_400, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     let ask = |path: &str, host: &str| {
         let mut connection = Connection::open(server.address());
@@ -82,8 +81,7 @@ engine_test!(malformed_host_is_rejected_with_400, |store: &Store| {
     }
 });
 
-engine_test!(malformed_host_is_rejected_with_400_over_http2, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(malformed_host_is_rejected_with_400_over_http2, |Service { store, server }: &Service| {
     let bearer = format!("Bearer {}", store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     let mut stream = 1;

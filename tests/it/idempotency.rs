@@ -7,8 +7,8 @@ use std::io;
 use std::time::Duration;
 
 use crate::support::{
-    Client, Connection, Engine, Garden, JSON, Response, Store, assert_snapshot, engine_test, retry_while_unavailable,
-    wait_for,
+    Client, Connection, Engine, Garden, JSON, Response, Service, Store, assert_snapshot, engine_test,
+    retry_while_unavailable, wait_for,
 };
 
 const QUIET: &[&str] = &["--log-level", "warn"];
@@ -265,8 +265,7 @@ engine_test!(key_of_another_request_is_rejected, |Garden { ada, .. }: &Garden| {
     assert_eq!(ada.ids(), [1]);
 });
 
-engine_test!(keys_are_separate_for_each_user, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(keys_are_separate_for_each_user, |Service { store, server }: &Service| {
     let [first, second] = [store.token("ada", &[]), store.token("ada", &["--scope", "plants:write"])];
     let (ada, also_ada) = (server.client(&first), server.client(&second));
     let bob = server.client(&store.token("bob", &[]));

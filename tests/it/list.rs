@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::transfer::import;
 use crate::support::{
-    Client, Connection, Garden, Response, Server, StopOnDrop, Store, assert_snapshot, engine_test, wait_for,
+    Client, Connection, Garden, Response, Server, Service, StopOnDrop, Store, assert_snapshot, engine_test, wait_for,
 };
 
 /// Follows the `next` links to the last page.
@@ -211,8 +211,7 @@ engine_test!(a_long_list_is_streamed_completely, |Garden { store, ada, .. }: &Ga
     assert_eq!(head.body, b"");
 });
 
-engine_test!(long_lists_and_pages_hold_only_the_callers_plants, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(long_lists_and_pages_hold_only_the_callers_plants, |Service { store, server }: &Service| {
     let names = ["ada", "bob"];
     let users = names.map(|user| server.client(&store.token(user, &[])));
     for (offset, name) in (0..).zip(names) {

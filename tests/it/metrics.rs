@@ -11,7 +11,7 @@ use rstest::rstest;
 use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
 use crate::support::{
-    Cluster, Connection, Engine, Garden, JSON, Scrape, Server, Store, engine_test, retry_while_unavailable,
+    Cluster, Connection, Engine, Garden, JSON, Scrape, Server, Service, Store, engine_test, retry_while_unavailable,
     runs_on_citus, wait_for,
 };
 
@@ -225,8 +225,7 @@ engine_test!(writes_without_capacity_are_counted_as_shed, |store: &Store| {
     metrics.wait_for("plantstore_write_queue_depth", &[], 0);
 });
 
-engine_test!(metrics_name_no_user_and_no_secret, |store: &Store| {
-    let server = store.serve(&LISTEN);
+engine_test!(metrics_name_no_user_and_no_secret, &LISTEN, |Service { store, server }: &Service| {
     let metrics = server.metrics();
     let token = store.token("wilhelmina", &[]);
     let client = server.client(&token);

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::support::contract::{self, RequestLine, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
-use crate::support::{Engine, Response, Store, assert_snapshot, engine_test};
+use crate::support::{Engine, Response, Service, Store, assert_snapshot, engine_test};
 
 /// Least number of cases that Schemathesis tries on each engine.
 const CASES_MIN: u64 = 2_000;
@@ -255,8 +255,7 @@ fn what_operations_have_in_common_is_described_once() {
 }
 
 // The scope that the document names is the one that the handler requires.
-engine_test!(operation_requires_the_scope_that_the_document_names, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(operation_requires_the_scope_that_the_document_names, |Service { store, server }: &Service| {
     let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
     for (method, path, operation) in operations() {
         let Some(required) = operation["security"][0]["bearer"][0].as_str() else { continue };
@@ -329,8 +328,7 @@ fn response_that_the_document_does_not_list_is_found() {
     );
 }
 
-engine_test!(document_is_public, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(document_is_public, |Service { store, server }: &Service| {
     let response = server.anonymous().get("/openapi.json");
     assert_eq!(&response.json(), document(), "the served document is that of the command");
     let head = server.anonymous().call("HEAD", "/openapi.json", &[], None);

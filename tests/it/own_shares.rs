@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Engine, Response, Stopwatch, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Client, Engine, Response, Service, Stopwatch, Store, assert_snapshot, engine_test, wait_for};
 use crate::tokens::{EFFECT_LIMIT, manager};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -52,9 +52,8 @@ fn shares(client: &Client) -> Value {
     shares
 }
 
-engine_test!(share_gives_access_after_it_is_accepted, |store: &Store| {
-    let server = store.serve(&[]);
-    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
+engine_test!(share_gives_access_after_it_is_accepted, |Service { store, server }: &Service| {
+    let (ada, bob) = (manager(store, server, "ada"), manager(store, server, "bob"));
     ada.plant(1, "Rose");
     let tag = bob.get("/plants").header("etag").expect("a tag").to_owned();
     assert_eq!(accept(&bob, "ada").error(), 40403);
@@ -82,9 +81,8 @@ engine_test!(share_gives_access_after_it_is_accepted, |store: &Store| {
     assert_eq!([accept(&bob, "ada").error(), decline(&bob, "ada").error()], [40403; 2]);
 });
 
-engine_test!(grantee_declines_and_leaves_unnoticed, |store: &Store| {
-    let server = store.serve(&[]);
-    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
+engine_test!(grantee_declines_and_leaves_unnoticed, |Service { store, server }: &Service| {
+    let (ada, bob) = (manager(store, server, "ada"), manager(store, server, "bob"));
     let offered = granted("bob", "reader", "offered");
     assert_eq!(decline(&bob, "ada").error(), 40403);
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
@@ -111,14 +109,13 @@ engine_test!(grantee_declines_and_leaves_unnoticed, |store: &Store| {
     assert!(listed.lines().any(|line| line.contains("declined")), "the operator sees the state: {listed}");
 });
 
-engine_test!(offer_is_there_when_its_user_appears, |store: &Store| {
-    let server = store.serve(&[]);
-    let ada = manager(store, &server, "ada");
+engine_test!(offer_is_there_when_its_user_appears, |Service { store, server }: &Service| {
+    let ada = manager(store, server, "ada");
     ada.plant(1, "Rose");
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(grant(&ada, "eve", "reader").status, 204);
     assert_eq!(revoke(&ada, "eve").status, 204);
-    let (bob, eve) = (manager(store, &server, "bob"), manager(store, &server, "eve"));
+    let (bob, eve) = (manager(store, server, "bob"), manager(store, server, "eve"));
     assert_eq!(shares(&bob)["received"], received("ada", "reader", "offered"));
     assert_eq!(accept(&bob, "ada").status, 204);
     assert_eq!(bob.get("/plants").text(), r#"[{"name":"Rose"}]"#);
@@ -126,14 +123,14 @@ engine_test!(offer_is_there_when_its_user_appears, |store: &Store| {
     // The acceptance of a deleted user ends, and so does a refusal: the next user of this name has an offer.
     for _ in 0..2 {
         assert!(store.run(&["user", "delete", "bob", "--yes"]).status.success());
-        let bob = manager(store, &server, "bob");
+        let bob = manager(store, server, "bob");
         assert_eq!(bob.get("/plants").text(), "[]");
         assert_eq!(shares(&bob)["received"], received("ada", "reader", "offered"));
         assert_eq!(decline(&bob, "ada").status, 204);
     }
     assert_eq!(shares(&ada)["granted"], granted("bob", "reader", "offered"));
     // The share of a deleted owner ends.
-    let bob = manager(store, &server, "bob");
+    let bob = manager(store, server, "bob");
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(accept(&bob, "ada").status, 204);
     assert!(store.run(&["user", "delete", "ada", "--yes"]).status.success());
@@ -141,9 +138,8 @@ engine_test!(offer_is_there_when_its_user_appears, |store: &Store| {
     assert_eq!(shares(&bob)["received"], json!([]));
 });
 
-engine_test!(owner_and_operator_change_the_same_share, |store: &Store| {
-    let server = store.serve(&[]);
-    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
+engine_test!(owner_and_operator_change_the_same_share, |Service { store, server }: &Service| {
+    let (ada, bob) = (manager(store, server, "ada"), manager(store, server, "bob"));
     let operator = |arguments: &[&str]| store.run(&[&["share"], arguments].concat());
     let by_operator = |role| operator(&["grant", "--owner", "ada", "--to", "bob", "--role", role]).status.success();
     let listed = || {
@@ -169,9 +165,8 @@ engine_test!(owner_and_operator_change_the_same_share, |store: &Store| {
     assert_eq!(shares(&ada)["granted"], json!([]));
 });
 
-engine_test!(requests_for_shares_are_validated, |store: &Store| {
-    let server = store.serve(&[]);
-    let ada = manager(store, &server, "ada");
+engine_test!(requests_for_shares_are_validated, |Service { store, server }: &Service| {
+    let ada = manager(store, server, "ada");
     let put = |path: &str, body: &str| ada.call("PUT", path, &[JSON], Some(body.as_bytes()));
     let valid = r#"{"role":"reader"}"#;
     for (body, code) in [
@@ -210,8 +205,7 @@ engine_test!(requests_for_shares_are_validated, |store: &Store| {
     assert_eq!([accept(&plain, "bob").error(), decline(&plain, "bob").error()], [40300; 2]);
 });
 
-engine_test!(token_grants_only_what_it_can_do_itself, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(token_grants_only_what_it_can_do_itself, |Service { store, server }: &Service| {
     let with = |scopes: &str| server.client(&store.token("ada", &["--scope", scopes]));
     let (manager, reader) = (with("shares:manage"), with("plants:read,shares:manage"));
     let writer = with("plants:read,plants:write,shares:manage");
@@ -322,11 +316,10 @@ engine_test!(shares_of_an_earlier_release_stay_effective, |store: &Store| {
 
 // Every pair of users, with every operation on tokens and shares: the responses to a caller are the same whether the other user
 // exists or not, and whatever the other has.
-engine_test!(no_response_shows_which_users_tokens_or_shares_exist, |store: &Store| {
-    let server = store.serve(&[]);
-    let callers = ["ada", "bob"].map(|user| (user, manager(store, &server, user)));
+engine_test!(no_response_shows_which_users_tokens_or_shares_exist, |Service { store, server }: &Service| {
+    let callers = ["ada", "bob"].map(|user| (user, manager(store, server, user)));
     // "eve" has a token, plants and shares; "joe" exists and has nothing; "absent" does not exist.
-    let eve = manager(store, &server, "eve");
+    let eve = manager(store, server, "eve");
     eve.plant(1, "Rose");
     assert_eq!(grant(&eve, "absent", "reader").status, 204);
     let joe = server.client(&store.token("joe", &[]));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rstest::rstest;
 
-use crate::support::{Client, Engine, Store, engine_test, wait_for};
+use crate::support::{Client, Engine, Service, Store, engine_test, wait_for};
 
 /// Milliseconds for which the result of one store query is reused.
 const SHARED_FOR: u128 = 100;
@@ -60,8 +60,7 @@ fn abandoned_readiness_probes_share_one_store_query() {
     });
 }
 
-engine_test!(readiness_follows_the_state_of_the_store, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(readiness_follows_the_state_of_the_store, |Service { store, server }: &Service| {
     let ready = |expected: bool| {
         wait_for("readiness to follow the store", || {
             let response = server.anonymous().get("/readyz");

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 
-use crate::support::{Client, Response, Store, engine_test};
+use crate::support::{Client, Response, Service, engine_test};
 
 const USERS: usize = 3;
 const CASES: u32 = 48;
@@ -149,8 +149,7 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
     Ok(())
 }
 
-engine_test!(service_agrees_with_the_model, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(service_agrees_with_the_model, |Service { store, server }: &Service| {
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let case = std::cell::Cell::new(0);
     let outcome = TestRunner::new(config).run(&operations(), |operations| {

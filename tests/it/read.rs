@@ -1,6 +1,6 @@
 //! Reading one plant.
 
-use crate::support::{Garden, Store, assert_snapshot, engine_test};
+use crate::support::{Garden, Service, assert_snapshot, engine_test};
 use crate::tokens::manager;
 
 engine_test!(plant_is_read_at_its_location, |Garden { ada, .. }: &Garden| {
@@ -41,9 +41,8 @@ engine_test!(entity_tag_of_a_plant_follows_its_collection, |Garden { ada, .. }: 
     assert_eq!(again(&tag, "/plants/1").text(), r#"{"name":"Fern"}"#);
 });
 
-engine_test!(unknown_plant_is_the_same_404_as_for_delete, |store: &Store| {
-    let server = store.serve(&[]);
-    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
+engine_test!(unknown_plant_is_the_same_404_as_for_delete, |Service { store, server }: &Service| {
+    let (ada, bob) = (manager(store, server, "ada"), manager(store, server, "bob"));
     bob.plant(1, "Rose");
     let of_delete = ada.delete(1);
     assert_eq!(of_delete.error(), 40400);

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::support::{Client, Engine, Response, Server, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Client, Engine, Response, Server, Service, Store, assert_snapshot, engine_test, wait_for};
 
 #[track_caller]
 fn share(store: &Store, arguments: &[&str]) -> String {
@@ -57,9 +57,8 @@ fn pages(client: &Client, first: &str) -> Vec<(i64, String)> {
     found
 }
 
-engine_test!(reader_lists_shared_plants_and_cannot_change_them, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+engine_test!(reader_lists_shared_plants_and_cannot_change_them, |Service { store, server }: &Service| {
+    let [ada, bob] = clients(store, server, ["ada", "bob"]);
     grant(store, "ada", "bob", "reader");
     ada.plant(1, "Rose");
     ada.plant(3, "Fern");
@@ -93,9 +92,8 @@ engine_test!(reader_lists_shared_plants_and_cannot_change_them, |store: &Store| 
     assert_eq!(ada.ids(), [1, 3]);
 });
 
-engine_test!(editor_creates_and_deletes_shared_plants, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+engine_test!(editor_creates_and_deletes_shared_plants, |Service { store, server }: &Service| {
+    let [ada, bob] = clients(store, server, ["ada", "bob"]);
     grant(store, "ada", "bob", "editor");
     ada.plant(1, "Rose");
     let created = post_to(&bob, "ada", 2, "Moss");
@@ -140,9 +138,8 @@ engine_test!(idempotency_key_is_not_replayed_for_an_owner_who_was_created_again,
     assert_eq!(ada.ids(), [0_i64; 0]);
 });
 
-engine_test!(scopes_apply_to_shared_plants, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada] = clients(store, &server, ["ada"]);
+engine_test!(scopes_apply_to_shared_plants, |Service { store, server }: &Service| {
+    let [ada] = clients(store, server, ["ada"]);
     ada.plant(1, "Rose");
     let bob = server.client(&store.token("bob", &["--scope", "plants:read"]));
     grant(store, "ada", "bob", "editor");
@@ -153,9 +150,8 @@ engine_test!(scopes_apply_to_shared_plants, |store: &Store| {
     assert_eq!(bob.get("/plants?owner=ada&include=id").ids(), [1]);
 });
 
-engine_test!(owner_who_shares_nothing_looks_like_a_missing_user, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob, _cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+engine_test!(owner_who_shares_nothing_looks_like_a_missing_user, |Service { store, server }: &Service| {
+    let [ada, bob, _cyd] = clients(store, server, ["ada", "bob", "cyd"]);
     grant(store, "ada", "cyd", "editor");
     ada.plant(1, "Rose");
     let visible = |response: &Response| (response.status, response.text().to_owned(), response.headers.len());
@@ -208,9 +204,8 @@ engine_test!(grants_and_revocations_take_effect_within_seconds_on_every_node, |s
     assert_eq!(nodes[1].client(&ada).ids(), [1, 2, 3]);
 });
 
-engine_test!(pages_of_several_owners_list_every_plant_once, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob, cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+engine_test!(pages_of_several_owners_list_every_plant_once, |Service { store, server }: &Service| {
+    let [ada, bob, cyd] = clients(store, server, ["ada", "bob", "cyd"]);
     grant(store, "ada", "bob", "reader");
     grant(store, "cyd", "bob", "reader");
     let mut all = BTreeSet::new();
@@ -238,9 +233,8 @@ engine_test!(pages_of_several_owners_list_every_plant_once, |store: &Store| {
     assert_eq!(pages(&bob, &own), after);
 });
 
-engine_test!(cursor_of_several_owners_is_valid_after_the_revocation, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+engine_test!(cursor_of_several_owners_is_valid_after_the_revocation, |Service { store, server }: &Service| {
+    let [ada, bob] = clients(store, server, ["ada", "bob"]);
     grant(store, "ada", "bob", "reader");
     for id in 1..=3 {
         ada.plant(id, "Rose");
@@ -255,9 +249,8 @@ engine_test!(cursor_of_several_owners_is_valid_after_the_revocation, |store: &St
 });
 
 // The names are long, so that lists and pages are read from the store in many steps.
-engine_test!(long_lists_of_several_owners_are_streamed, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob, cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+engine_test!(long_lists_of_several_owners_are_streamed, |Service { store, server }: &Service| {
+    let [ada, bob, cyd] = clients(store, server, ["ada", "bob", "cyd"]);
     grant(store, "ada", "bob", "reader");
     grant(store, "cyd", "bob", "editor");
     let name = "x".repeat(1_000);
@@ -280,9 +273,8 @@ engine_test!(long_lists_of_several_owners_are_streamed, |store: &Store| {
 });
 
 // With any page size, a page that ends with the last plant has no next link.
-engine_test!(the_last_page_of_several_owners_has_no_next, |store: &Store| {
-    let server = store.serve(&[]);
-    let [_ada, bob] = clients(store, &server, ["ada", "bob"]);
+engine_test!(the_last_page_of_several_owners_has_no_next, |Service { store, server }: &Service| {
+    let [_ada, bob] = clients(store, server, ["ada", "bob"]);
     grant(store, "ada", "bob", "reader");
     for count in [127_i64, 128, 129, 255, 256, 257, 512, 1_024, 1_025] {
         store.execute(&format!(
@@ -301,9 +293,8 @@ engine_test!(the_last_page_of_several_owners_has_no_next, |store: &Store| {
     }
 });
 
-engine_test!(deleting_a_user_ends_their_shares, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob, cyd] = clients(store, &server, ["ada", "bob", "cyd"]);
+engine_test!(deleting_a_user_ends_their_shares, |Service { store, server }: &Service| {
+    let [ada, bob, cyd] = clients(store, server, ["ada", "bob", "cyd"]);
     grant(store, "ada", "bob", "editor");
     grant(store, "bob", "cyd", "editor");
     ada.plant(1, "Rose");
@@ -330,9 +321,8 @@ engine_test!(deleting_a_user_ends_their_shares, |store: &Store| {
     assert_eq!([&listed[0]["owner"], &listed[0]["to"], &listed[0]["state"]], ["ada", "bob", "offered"]);
 });
 
-engine_test!(entity_tag_changes_with_the_plants_of_every_owner, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+engine_test!(entity_tag_changes_with_the_plants_of_every_owner, |Service { store, server }: &Service| {
+    let [ada, bob] = clients(store, server, ["ada", "bob"]);
     grant(store, "ada", "bob", "editor");
     let mut seen = BTreeSet::new();
     let mut changed = || seen.insert(bob.get("/plants").header("etag").expect("a tag").to_owned());
@@ -346,9 +336,8 @@ engine_test!(entity_tag_changes_with_the_plants_of_every_owner, |store: &Store| 
     assert!(!changed(), "the tag changes only after a write");
 });
 
-engine_test!(cached_list_of_several_owners_follows_all_of_them, |store: &Store| {
-    let server = store.serve(&[]);
-    let [ada, bob] = clients(store, &server, ["ada", "bob"]);
+engine_test!(cached_list_of_several_owners_follows_all_of_them, |Service { store, server }: &Service| {
+    let [ada, bob] = clients(store, server, ["ada", "bob"]);
     grant(store, "ada", "bob", "editor");
     let names = |expected: &[&str]| {
         // The second list comes from the cache.

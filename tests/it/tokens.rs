@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::http2::{CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, head};
 use crate::support::{
-    Client, Engine, Response, Server, Stopwatch, Store, TIMEOUT, assert_snapshot, engine_test, wait_for,
+    Client, Engine, Response, Server, Service, Stopwatch, Store, TIMEOUT, assert_snapshot, engine_test, wait_for,
 };
 
 pub(crate) const ALL_SCOPES: &str = "plants:read,plants:write,plants:delete,tokens:manage,shares:manage";
@@ -60,8 +60,7 @@ fn masked(mut token: Value) -> Value {
     token
 }
 
-engine_test!(me_shows_the_user_and_the_token, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(me_shows_the_user_and_the_token, |Service { store, server }: &Service| {
     let ada =
         server.client(&store.token("ada", &["--label", "balcony", "--scope", "plants:write", "--expires", "never"]));
     let me = ada.get("/me");
@@ -76,9 +75,8 @@ engine_test!(me_shows_the_user_and_the_token, |store: &Store| {
     assert_eq!(ada.call("POST", "/me", &[], None).error(), 40500);
 });
 
-engine_test!(user_creates_lists_and_revokes_tokens, |store: &Store| {
-    let server = store.serve(&[]);
-    let ada = manager(store, &server, "ada");
+engine_test!(user_creates_lists_and_revokes_tokens, |Service { store, server }: &Service| {
+    let ada = manager(store, server, "ada");
     let response = create(&ada, &json!({"label": "balcony", "scopes": ["plants:read"]}));
     assert_eq!((response.status, response.header("location")), (201, Some("/tokens/2")));
     assert_eq!(response.header("cache-control"), Some("no-store"));
@@ -118,9 +116,8 @@ engine_test!(user_creates_lists_and_revokes_tokens, |store: &Store| {
     assert!(table.contains("by token 1"), "{table}");
 });
 
-engine_test!(last_use_is_never_before_the_creation, |store: &Store| {
-    let server = store.serve(&[]);
-    let ada = manager(store, &server, "ada");
+engine_test!(last_use_is_never_before_the_creation, |Service { store, server }: &Service| {
+    let ada = manager(store, server, "ada");
     let token = wait_for("the last use", || {
         let token = ada.get("/tokens").json()[0].clone();
         (!token["last_used_at"].is_null()).then_some(token)
@@ -129,9 +126,8 @@ engine_test!(last_use_is_never_before_the_creation, |store: &Store| {
     assert!(created <= used, "{token}");
 });
 
-engine_test!(unknown_foreign_and_revoked_tokens_are_the_same_404, |store: &Store| {
-    let server = store.serve(&[]);
-    let (ada, bob) = (manager(store, &server, "ada"), manager(store, &server, "bob"));
+engine_test!(unknown_foreign_and_revoked_tokens_are_the_same_404, |Service { store, server }: &Service| {
+    let (ada, bob) = (manager(store, server, "ada"), manager(store, server, "bob"));
     let (id, _) = created(&ada, &json!({}));
     assert_eq!(revoke(&ada, id).status, 204);
     let responses = [revoke(&ada, id), revoke(&ada, 99), revoke(&ada, i64::MIN), revoke(&ada, 2)];
@@ -145,8 +141,7 @@ engine_test!(unknown_foreign_and_revoked_tokens_are_the_same_404, |store: &Store
     assert_eq!(ada.get("/tokens/1").error(), 40500);
 });
 
-engine_test!(token_never_gives_more_than_it_has, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(token_never_gives_more_than_it_has, |Service { store, server }: &Service| {
     let weak = server.client(&store.token("ada", &["--scope", "plants:read,tokens:manage", "--expires", "1h"]));
     let beyond = create(&weak, &json!({"scopes": ["plants:read", "plants:write", "shares:manage"]}));
     assert_eq!(beyond.error(), 40008);
@@ -174,8 +169,7 @@ engine_test!(token_never_gives_more_than_it_has, |store: &Store| {
     assert_eq!(create(&endless, &json!({"expires_at": "2999-01-01T00:00:00Z"})).status, 201);
 });
 
-engine_test!(token_is_renewed_from_14_days_before_its_end, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(token_is_renewed_from_14_days_before_its_end, |Service { store, server }: &Service| {
     let with_expiry =
         |expires: &str| server.client(&store.token("ada", &["--scope", ALL_SCOPES, "--expires", expires]));
     let (ending, other) = (with_expiry("13d"), with_expiry("15d"));
@@ -198,9 +192,8 @@ engine_test!(token_is_renewed_from_14_days_before_its_end, |store: &Store| {
     assert_eq!(revoke(&renewed, old).status, 204);
 });
 
-engine_test!(body_of_a_token_request_is_validated, |store: &Store| {
-    let server = store.serve(&[]);
-    let ada = manager(store, &server, "ada");
+engine_test!(body_of_a_token_request_is_validated, |Service { store, server }: &Service| {
+    let ada = manager(store, server, "ada");
     let post = |body: &str| ada.call("POST", "/tokens", &[JSON], Some(body.as_bytes()));
     let long = format!(r#"{{"label":"{}"}}"#, "x".repeat(101));
     for (body, code) in [
@@ -243,10 +236,9 @@ engine_test!(body_of_a_token_request_is_validated, |store: &Store| {
     assert_eq!(post(r#"{"label":null,"scopes":null,"expires_at":null}"#).status, 201);
 });
 
-engine_test!(active_tokens_are_limited_under_concurrency, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(active_tokens_are_limited_under_concurrency, |Service { store, server }: &Service| {
     let other = store.serve(&[]);
-    let ada = manager(store, &server, "ada");
+    let ada = manager(store, server, "ada");
     store.execute(
         "WITH RECURSIVE numbers (n) AS (SELECT 10 UNION ALL SELECT n + 1 FROM numbers WHERE n < 105)
          INSERT INTO tokens (hash, user_id, label, scopes, created_at)
@@ -257,7 +249,7 @@ engine_test!(active_tokens_are_limited_under_concurrency, |store: &Store| {
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let attempts: Vec<_> = (0..8)
             .map(|number| {
-                let node = if number % 2 == 0 { &server } else { &other };
+                let node = if number % 2 == 0 { server } else { &other };
                 let client = Client { address: node.address(), token: ada.token.clone() };
                 scope.spawn(move || create(&client, &json!({})).status)
             })
@@ -316,9 +308,8 @@ pub(crate) fn hold_tokens(store: &Store) -> Box<dyn std::any::Any> {
 #[rstest]
 #[case::requires_postgres()]
 fn cancelled_change_is_recorded_before_the_server_ends() {
-    let store = &Store::new(Engine::Postgres);
-    let server = store.serve(&["--shutdown-grace", "60s"]);
-    let ada = manager(store, &server, "ada");
+    let Service { store, server } = &Service::new(Engine::Postgres, &["--shutdown-grace", "60s"]);
+    let ada = manager(store, server, "ada");
     let held = hold_tokens(store);
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/tokens", &[JSON]));
@@ -343,9 +334,8 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
 #[rstest]
 #[case::requires_postgres()]
 fn change_is_retried_after_a_deadlock() {
-    let store = &Store::new(Engine::Postgres);
-    let server = store.serve(&[]);
-    let ada = &manager(store, &server, "ada");
+    let Service { store, server } = &Service::new(Engine::Postgres, &[]);
+    let ada = &manager(store, server, "ada");
     store.execute(
         "DO $do$ BEGIN EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''5s''', current_database()); END $do$",
     );

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{OWN, check, names, text, token, user_with_plants, with_verdict};
 use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream, Violation};
-use crate::support::{Client, Engine, Response, Server, Store};
+use crate::support::{Client, Engine, Response, Server, Service};
 
 struct Case {
     name: &'static str,
@@ -734,8 +734,7 @@ const ALL: &[Case] = &[
 /// Every violation is reported by the checks about it and by no others.
 #[test]
 fn every_violation_is_reported_by_its_checks() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     assert!(ALL.len() >= 40);
     let queue = Mutex::new(ALL.iter().enumerate());
     let failures = Mutex::new(Vec::new());
@@ -744,8 +743,8 @@ fn every_violation_is_reported_by_its_checks() {
             scope.spawn(|| {
                 loop {
                     let Some((number, case)) = queue.lock().unwrap().next() else { break };
-                    let ada = user_with_plants(&store, &server, &format!("user-{number}"), case.own);
-                    if let Some(failure) = verify(case, &server, &ada) {
+                    let ada = user_with_plants(store, server, &format!("user-{number}"), case.own);
+                    if let Some(failure) = verify(case, server, &ada) {
                         failures.lock().unwrap().push(failure);
                     }
                 }

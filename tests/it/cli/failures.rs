@@ -1,7 +1,7 @@
 //! Errors of the command line: one clear line and an exit code.
 
 use super::{errors, text, tokens};
-use crate::support::{Engine, Server, Store, assert_snapshot, wait_for};
+use crate::support::{Engine, Server, Service, Store, assert_snapshot, wait_for};
 
 /// Asserts that a message holds no text of libraries and no error number of the operating system.
 #[track_caller]
@@ -74,8 +74,7 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
 
 #[test]
 fn failure_is_one_clear_line_and_exit_code_1() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
     let taken = server.address().to_string();
     let server_url = format!("http://{taken}");
     let new = Store::new(Engine::Sqlite);

@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::{STORED_KEYS, assert_replays, delete, is_replayed, plant, post};
-use crate::support::{Engine, Garden, JSON, Store, engine_test, wait_for};
+use crate::support::{Engine, Garden, JSON, Service, Store, engine_test, wait_for};
 
 // The test computes the fingerprint as the releases 0.3 and 0.4 did, for requests to the caller's own plants.
 engine_test!(keys_stored_by_an_earlier_release_are_replayed, |Garden { store, ada, .. }: &Garden| {
@@ -74,8 +74,7 @@ engine_test!(expired_keys_are_deleted, |store: &Store| {
     assert!(is_replayed(&post(&servers[1].client(&token), "k1", &plant(1, "Rose"))), "the stored response stays");
 });
 
-engine_test!(keys_are_deleted_with_their_user, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(keys_are_deleted_with_their_user, |Service { store, server }: &Service| {
     let (ada, bob) = (server.client(&store.token("ada", &[])), server.client(&store.token("bob", &[])));
     for (id, key) in [(1, "k1"), (2, "k2"), (3, "k3")] {
         assert_eq!(post(&ada, key, &plant(id, "Rose")).status, 200);

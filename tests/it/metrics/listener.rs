@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use rstest::rstest;
 
 use super::LISTEN;
-use crate::support::{Connection, Engine, JSON, Server, Store, engine_test, wait_for};
+use crate::support::{Connection, Engine, JSON, Server, Service, Store, engine_test, wait_for};
 
 /// Returns the addresses that a process listens on, in the notation of `/proc/net/tcp`.
 fn listening(server: &Server) -> BTreeSet<String> {
@@ -91,8 +91,7 @@ engine_test!(metrics_are_served_until_the_end_of_a_shutdown, |store: &Store| {
 
 #[test]
 fn slow_clients_are_disconnected() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&LISTEN);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &LISTEN);
     let metrics = server.metrics();
     let address = metrics.client().address;
     let mut slow = Connection::open(address);
@@ -111,8 +110,7 @@ fn slow_clients_are_disconnected() {
 /// holding all connections, however often they send something.
 #[test]
 fn held_connections_do_not_block_scrapes() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&LISTEN);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &LISTEN);
     let metrics = server.metrics();
     let client = metrics.client();
     let mut done = client.connect();

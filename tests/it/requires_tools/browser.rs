@@ -5,15 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use crate::support::transfer::import;
-use crate::support::{BrowserScript, Engine, Server, Store, engine_test, wait_for};
+use crate::support::{BrowserScript, Engine, Server, Service, Store, engine_test, wait_for};
 
 /// Tests the harness: a script gets responses to its commands, and a script that fails fails its test with its output.
 #[test]
 fn a_script_drives_the_browser() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
-    BrowserScript::new("harness", "harness", &server, "").run_with_commands(str::to_owned);
-    let script = BrowserScript::new("harness", "harness-failing", &server, "").with("EXPECTED", "something else");
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+    BrowserScript::new("harness", "harness", server, "").run_with_commands(str::to_owned);
+    let script = BrowserScript::new("harness", "harness-failing", server, "").with("EXPECTED", "something else");
     let failure = catch_unwind(AssertUnwindSafe(|| script.run())).expect_err("a failure");
     let message = failure.downcast_ref::<String>().expect("a message");
     assert!(message.contains("something else") && message.contains("AssertionError"), "{message}");

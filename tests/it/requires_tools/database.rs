@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use serde_json::Value;
 
-use crate::support::{Cluster, Engine, Garden, Server, StopOnDrop, Store, engine_test, wait_for};
+use crate::support::{Cluster, Engine, Garden, Server, Service, StopOnDrop, Store, engine_test, wait_for};
 
 /// Password of the role `plantstore` on every PostgreSQL server of the tests.
 const PASSWORD: &str = "only-for-tests";
@@ -235,8 +235,7 @@ engine_test!(migration_of_a_current_schema_changes_nothing, |engine: &Engine| {
 });
 
 // Names are stored byte by byte, and ids are ordered as numbers, in any locale.
-engine_test!(stored_text_is_listed_unchanged, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(stored_text_is_listed_unchanged, |Service { store, server }: &Service| {
     let ada = server.client(&store.token("ада🌵", &["--label", "Ünïcödé"]));
     let plants = [
         (i64::MIN, "Ångström", Some("")),

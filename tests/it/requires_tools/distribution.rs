@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Cluster, Engine, History, JSON, Server, Store, Workload, wait_for};
+use crate::support::{Cluster, Engine, History, JSON, Server, Service, Store, Workload, wait_for};
 
 /// Returns a workload of ten users on these nodes.
 fn load(store: &Store, nodes: &[Server]) -> Workload {
@@ -18,8 +18,7 @@ fn load(store: &Store, nodes: &[Server]) -> Workload {
 
 #[test]
 fn list_of_one_owner_is_one_task_on_one_worker() {
-    let store = Store::new(Engine::Postgres);
-    let server = store.serve(&[]);
+    let Service { store, server } = &Service::new(Engine::Postgres, &[]);
     for user in ["ada", "bob", "cyd"] {
         let client = server.client(&store.token(user, &[]));
         client.plant(1, "Rose");

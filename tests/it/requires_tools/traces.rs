@@ -12,7 +12,7 @@ use crate::support::collector::Collector;
 use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
 use crate::support::tools::python_tool;
-use crate::support::{Engine, Garden, JSON, Server, Store, engine_test, free_port, wait_for};
+use crate::support::{Engine, Garden, JSON, Server, Service, Store, engine_test, free_port, wait_for};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
@@ -235,12 +235,11 @@ fn only_valid_traceparent_headers_are_parents() {
 
 #[test]
 fn trace_id_of_the_client_is_logged_without_a_collector() {
-    let store = Store::new(Engine::Sqlite);
-    let server = store.serve(&[]);
+    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
     let get = |id: &str, headers: &[(&str, &str)]| {
         let headers = [&[("X-Request-Id", id)], headers].concat();
         assert_eq!(server.anonymous().call("GET", "/openapi.json", &headers, None).status, 200);
-        line(&server, id)["trace_id"].clone()
+        line(server, id)["trace_id"].clone()
     };
     assert_eq!(get("with", &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))]), TRACE);
     assert_eq!(get("without", &[]), Value::Null);

@@ -305,37 +305,6 @@ fn temporary() -> Arc<TempDir> {
     Arc::new(tempfile::tempdir().expect("a temporary directory"))
 }
 
-/// A store with a server and a user, which most tests start with.
-pub(crate) struct Garden {
-    // Dropped, and so ended, before the store.
-    pub(crate) server: Server,
-    pub(crate) store: Store<'static>,
-    pub(crate) ada: Client,
-}
-
-impl Garden {
-    /// Creates a store, starts a server with these options, and creates a token for the user `ada`.
-    #[track_caller]
-    pub(crate) fn new(engine: Engine, options: &[&str]) -> Self {
-        let store = Store::new(engine);
-        let server = store.serve(options);
-        let ada = server.client(&store.token("ada", &[]));
-        Self { server, store, ada }
-    }
-}
-
-impl From<Engine> for Garden {
-    fn from(engine: Engine) -> Self {
-        Self::new(engine, &[])
-    }
-}
-
-impl From<Engine> for Store<'static> {
-    fn from(engine: Engine) -> Self {
-        Self::new(engine)
-    }
-}
-
 /// A server process. It is killed at the end of the test.
 pub(crate) struct Server {
     id: u32,

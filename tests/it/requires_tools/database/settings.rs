@@ -1,7 +1,7 @@
 //! Unusual settings of the database.
 
 use super::{succeeded, works};
-use crate::support::{Engine, Store, wait_for};
+use crate::support::{Engine, Service, Store, wait_for};
 
 /// Sets defaults for every session on the database of this store.
 fn set_for_all(store: &Store, settings: &[&str]) {
@@ -123,9 +123,8 @@ const RECORD_SETTINGS: &str = "
 /// The option allows more than the settings of PostgreSQL.
 #[test]
 fn longest_store_timeout_is_accepted() {
-    let store = Store::new(Engine::Postgres);
-    let server = store.serve(&["--store-timeout", "365000d"]);
-    works(&server, &store.token("ada", &[]));
+    let Service { store, server } = &Service::new(Engine::Postgres, &["--store-timeout", "365000d"]);
+    works(server, &store.token("ada", &[]));
 }
 
 /// Objects that a role with the privilege to create in `public` can plant. The types of each operator and function match a call
