@@ -1,5 +1,5 @@
-//! The command line: a file per subcommand or for a few small ones, with options and `run`. The only place that prints, reads the environment
-//! and chooses exit codes (the store exits on its own if it cannot continue safely).
+//! The command line: a file per subcommand or for a few small ones, with options and `run`. The only place that prints, reads the
+//! environment and chooses exit codes (the store exits on its own if it cannot continue safely).
 
 mod check;
 mod documents;

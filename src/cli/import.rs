@@ -153,11 +153,11 @@ impl Options {
 
     /// Describes the lines that this run has stored or skipped; `None` if there are none.
     fn stored_lines(&self, summary: &ImportSummary) -> Option<String> {
-        let (first, last) = (self.from_line, summary.through);
-        let lines = match first {
-            _ if last < first => return None,
+        let last = summary.through;
+        let lines = match self.from_line {
+            first if last < first => return None,
             1 => format!("all lines up to {last}"),
-            _ => format!("all lines from {first} to {last}"),
+            first => format!("all lines from {first} to {last}"),
         };
         let skipped = summary.same + summary.different > 0;
         Some(format!("{lines} are {}", if skipped { "stored or skipped" } else { "stored" }))

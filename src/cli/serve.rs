@@ -86,7 +86,8 @@ pub(super) struct Options {
 impl Options {
     pub(super) fn run(&self, warnings: &[String]) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let (mut settings, tls) = (self.settings()?, self.tls.tls()?);
+        let mut settings = self.settings()?;
+        let tls = self.tls.tls()?;
         let traces = self.monitoring.trace_export()?;
         let log = self.log.start_log();
         for warning in warnings {

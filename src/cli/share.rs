@@ -126,8 +126,10 @@ impl GrantShare {
 
 impl ListShares {
     fn run(self) -> anyhow::Result<()> {
-        let (owner, to) = (self.owner.as_ref(), self.to.as_ref());
-        let shares = self.options.store.with(SchemaChange::None, async |store| Ok(store.shares(owner, to).await?))?;
+        let shares = self
+            .options
+            .store
+            .with(SchemaChange::None, async |store| Ok(store.shares(self.owner.as_ref(), self.to.as_ref()).await?))?;
         if self.options.json {
             return print_json(&shares);
         }

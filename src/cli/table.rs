@@ -53,7 +53,8 @@ pub(super) fn print<const N: usize>(columns: [Column; N], rows: &[[String; N]]) 
 /// as wide as their longest words, and then, if that is not enough, as their headings.
 fn widths<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> [usize; N] {
     let heading_widths = columns.map(|column| column.heading().chars().count());
-    let (mut widths, mut word_widths) = (heading_widths, heading_widths);
+    let mut widths = heading_widths;
+    let mut word_widths = heading_widths;
     for row in rows {
         for (column, cell) in row.iter().enumerate() {
             widths[column] = widths[column].max(cell.chars().count());
@@ -86,36 +87,4 @@ fn wrap(cell: &str, width: usize) -> Vec<&str> {
     }
     pieces.push(rest);
     pieces
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Column::{Text, Wrapped};
-    use super::*;
-
-    #[test]
-    fn cells_break_at_spaces_and_within_long_words() {
-        assert_eq!(wrap("", 5), [""]);
-        assert_eq!(wrap("balcony", 7), ["balcony"]);
-        assert_eq!(wrap("read write", 6), ["read", "write"]);
-        assert_eq!(wrap("read write", 4), ["read", "writ", "e"]);
-        assert_eq!(wrap("🌵🌵🌵", 2), ["🌵🌵", "🌵"]);
-    }
-
-    #[test]
-    fn words_are_broken_only_if_a_line_would_be_too_long_otherwise() {
-        let cells = |label: &str| ["1".to_owned(), "gardener".to_owned(), label.to_owned(), "x".repeat(55)];
-        let columns = [Text("ID"), Wrapped("USER"), Wrapped("LABEL"), Text("REST")];
-        assert_eq!(widths(&columns, &[cells("a label of some words")]), [2, 8, 9, 55]);
-        assert_eq!(widths(&columns, &[cells("Schneckenhaus")]), [2, 8, 9, 55], "the longer word");
-    }
-
-    #[test]
-    fn the_widest_column_is_narrowed_first() {
-        let rows = [["1".to_owned(), "u".repeat(60), "l".repeat(70), "2026-11-16".to_owned()]];
-        let columns = [Text("ID"), Wrapped("USER"), Wrapped("LABEL"), Text("CREATED")];
-        assert_eq!(widths(&columns, &rows), [2, 31, 31, 10]);
-        let columns = columns.map(|column| Text(column.heading()));
-        assert_eq!(widths(&columns, &rows), [2, 60, 70, 10], "only where it may");
-    }
 }

@@ -186,17 +186,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operating_system_codes_are_stripped() {
-        let error = std::io::Error::from_raw_os_error(2).to_string();
-        assert!(error.contains("(os error 2)"), "{error}");
-        assert_eq!(
-            strip_os_error_codes(&format!("cannot read x: {error}; y")),
-            "cannot read x: No such file or directory; y"
-        );
-        assert_eq!(strip_os_error_codes("plain (os error x) text"), "plain (os error x) text");
-    }
-
-    #[test]
     fn line_shows_counts_and_a_bar_if_the_total_is_known() {
         let at = |plants, percent| progress_line(TransferProgress { plants, percent }, Duration::from_secs(2));
         assert_eq!(at(0, None), "0 plants, 0/s");

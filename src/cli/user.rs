@@ -113,8 +113,8 @@ impl DeleteUser {
         if !store.delete_user(&self.name).await? {
             bail!("another process has just deleted the user {}", self.name);
         }
-        let (tokens, plants) = (count(user.tokens, "active token"), count(user.plants, "plant"));
-        writeln!(io::stderr(), "user {} is deleted, with {tokens} and {plants}", self.name)?;
+        let tokens = count(user.tokens, "active token");
+        writeln!(io::stderr(), "user {} is deleted, with {tokens} and {}", self.name, count(user.plants, "plant"))?;
         // The plants are inaccessible already; if they cannot be removed yet, the deletion has still succeeded.
         tokio::time::sleep(SWEEP_DELAY).await;
         if let Err(error) = sweep(store).await {

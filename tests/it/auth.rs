@@ -6,7 +6,11 @@ use crate::support::{Client, Garden, Service, Store, assert_snapshot, engine_tes
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
 
 fn unknown_token(number: usize) -> String {
-    let body = format!("{}{number:08}", &UNKNOWN[..28]);
+    with_checksum(&format!("{}{number:08}", &UNKNOWN[..28]))
+}
+
+/// Adds the checksum that is part of the published format, because scanners for leaked tokens rely on it.
+fn with_checksum(body: &str) -> String {
     let mut rest = crc32fast::hash(body.as_bytes());
     let mut check = Vec::new();
     for _ in 0..6 {
@@ -14,7 +18,7 @@ fn unknown_token(number: usize) -> String {
         rest /= 62;
     }
     check.reverse();
-    body + std::str::from_utf8(&check).expect("ascii")
+    format!("{body}{}", std::str::from_utf8(&check).expect("ascii"))
 }
 
 /// Calls with this `Authorization` header.
@@ -282,6 +286,7 @@ engine_test!(only_a_hash_of_the_token_is_stored, |Service { store, server }: &Se
     assert_eq!(token.len(), 42);
     assert!(token.starts_with("pst_"));
     assert!(token[4..].bytes().all(|byte| byte.is_ascii_alphanumeric()));
+    assert_eq!(token, with_checksum(&token[..36]));
     assert_eq!(server.client(&token).get("/plants").status, 200);
     server.stop();
     let contents = store.contents();

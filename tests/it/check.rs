@@ -394,6 +394,8 @@ fn check_reads_the_token_from_each_source() {
         (vec![&*url, "http://two"], 2, "one server at a time: leave out `http://two`"),
         (vec!["127.0.0.1:8080", "--token-file", "token"], 2, "write the server's address as http://HOST:PORT"),
         (vec!["http://x/plants", "--token-file", "token"], 2, "leave out everything after host and port"),
+        (vec!["http://x/?a=b", "--token-file", "token"], 2, "leave out everything after host and port"),
+        (vec!["http://ada:secret@x", "--token-file", "token"], 2, "remove user name and password from the URL"),
         (vec!["http://127.0.0.1:1", "--token-file", "token"], 1, "cannot connect to http://127.0.0.1:1"),
         (
             vec!["https://127.0.0.1:1", "--token-file", "token", "--ca", "token"],

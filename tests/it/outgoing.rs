@@ -79,6 +79,8 @@ fn check_goes_through_the_proxy() {
     let variables = [("http_proxy", through.as_str()), ("PLANTSTORE_TOKEN", &token)];
     let output = command(&store, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let warning = format!("warning: without https:// the token can be read on the way to {url}\n");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), warning);
     assert!(proxy.heads().iter().any(|head| head.starts_with(&format!("POST {url}/plants HTTP/1.1\r\n"))));
 }
 
@@ -86,11 +88,18 @@ fn check_goes_through_the_proxy() {
 fn unusable_proxy_is_rejected_at_the_start() {
     let store = Store::new(Engine::Sqlite);
     let arguments = ["serve", "--otlp-endpoint", "http://collector.example"];
-    let output =
-        command(&store, &arguments, &[("HTTP_PROXY", "socks5://10.0.0.1")]).output().expect("the command runs");
-    assert_eq!(output.status.code(), Some(2));
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT"), "{error}");
+    for (variable, proxy) in [
+        ("HTTP_PROXY", "socks5://10.0.0.1"),
+        ("HTTPS_PROXY", "https://10.0.0.1"),
+        ("HTTP_PROXY", "ftp://x"),
+        ("HTTPS_PROXY", "://"),
+        ("HTTP_PROXY", "a b"),
+    ] {
+        let output = command(&store, &arguments, &[(variable, proxy)]).output().expect("the command runs");
+        assert_eq!(output.status.code(), Some(2), "{proxy}");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT"), "{error}");
+    }
 }
 
 #[rstest]

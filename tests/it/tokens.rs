@@ -166,7 +166,9 @@ engine_test!(token_never_gives_more_than_it_has, |Service { store, server }: &Se
         time("expires_at").duration_since(time("created_at")).as_hours()
     };
     assert_eq!(lifetime(&token), 90 * 24);
-    assert_eq!(create(&endless, &json!({"expires_at": "2999-01-01T00:00:00Z"})).status, 201);
+    for time in ["2999-01-01T00:00:00Z", "2999-01-31t12:00:00.25z", "2999-01-31T12:00:00-05:30"] {
+        assert_eq!(create(&endless, &json!({"expires_at": time})).status, 201, "{time}");
+    }
 });
 
 engine_test!(token_is_renewed_from_14_days_before_its_end, |Service { store, server }: &Service| {
@@ -217,6 +219,11 @@ engine_test!(body_of_a_token_request_is_validated, |Service { store, server }: &
         (r#"{"expires_at":1}"#, 40002),
         (r#"{"expires_at":"tomorrow"}"#, 40002),
         (r#"{"expires_at":"2020-01-01T00:00:00Z"}"#, 40002),
+        (r#"{"expires_at":"2999-01-31"}"#, 40002),
+        (r#"{"expires_at":"2999-01-31 12:00:00Z"}"#, 40002),
+        (r#"{"expires_at":"2999-01-31T12:00:00"}"#, 40002),
+        (r#"{"expires_at":"2999-13-31T12:00:00Z"}"#, 40002),
+        (r#"{"expires_at":"2999-01-31T12:00:00.Z"}"#, 40002),
         (r#"{"label":1,"scopes":1,"expires_at":1}"#, 40002),
         (r#"{"scope":["plants:read"]}"#, 40007),
         (r#"{"label":"\u0000","scope":1}"#, 40003),

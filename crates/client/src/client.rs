@@ -19,10 +19,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
-use crate::connect::{Reused, TcpConnector};
+use crate::connect::{Proxies, Reused, TcpConnector};
 use crate::error::{ClientError, ConnectError, describe};
 use crate::http_url::{Cleartext, HttpUrl};
-use crate::proxy::Proxies;
 use crate::trust;
 
 const JSON: &str = "application/json";

@@ -1,5 +1,6 @@
-//! TCP connections to a host, directly or through a proxy.
+//! TCP connections to a host, directly or through a proxy, in the syntax of `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`.
 
+use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -11,19 +12,62 @@ use std::task::{Context, Poll};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::Uri;
+use hyper::http::uri::Scheme;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 use tower_service::Service;
 
 use crate::error::describe;
-use crate::http_url::{Cleartext, host_and_port, is_encrypted};
-use crate::proxy::Proxies;
+use crate::http_url::{Cleartext, host_and_port, is_encrypted, is_loopback};
 
 /// Maximum number of addresses of a host name that are tried.
 const ADDRESSES_MAX: usize = 16;
+
+/// Selects the proxy of a destination. Loopback addresses are always reached directly.
+#[derive(Clone, Default)]
+pub struct Proxies(Option<Arc<Matcher>>);
+
+/// A value is not the URL of a supported proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write the proxy as http://HOST:PORT")]
+pub struct ProxyError;
+
+impl Proxies {
+    /// Takes the proxies for `http://` and for `https://` (empty for none), and the hosts that are reached without one.
+    pub fn new(http: &str, https: &str, none_for: &str) -> Result<Self, ProxyError> {
+        if http.is_empty() && https.is_empty() {
+            return Ok(Self::default());
+        }
+        for proxy in [http, https].into_iter().filter(|proxy| !proxy.is_empty()) {
+            check(proxy)?;
+        }
+        let matcher = Matcher::builder().http(http.to_owned()).https(https.to_owned()).no(none_for.to_owned());
+        Ok(Self(Some(Arc::new(matcher.build()))))
+    }
+
+    pub(crate) fn proxy_for(&self, uri: &Uri) -> Option<Intercept> {
+        self.0.as_ref().filter(|_| !is_loopback(uri))?.intercept(uri)
+    }
+}
+
+/// Rejects values that the matcher would ignore, and proxies that are not reached over plain HTTP.
+fn check(proxy: &str) -> Result<(), ProxyError> {
+    let matcher = Matcher::builder().all(proxy.to_owned()).build();
+    let found = matcher.intercept(&Uri::from_static("http://destination"));
+    let usable = found.is_some_and(|found| found.uri().scheme() == Some(&Scheme::HTTP));
+    if usable { Ok(()) } else { Err(ProxyError) }
+}
+
+/// Omits the URLs, which may contain passwords.
+impl fmt::Debug for Proxies {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_some() { "Proxies(some)" } else { "Proxies(none)" })
+    }
+}
 
 #[derive(Clone)]
 pub(crate) struct TcpConnector {
@@ -35,13 +79,14 @@ impl TcpConnector {
     async fn connect(&self, uri: Uri) -> io::Result<TcpConnection> {
         let Some(proxy) = self.proxies.proxy_for(&uri) else {
             // `localhost` may resolve to another machine, which must not be reached over plain HTTP.
-            let loopback_only = !is_encrypted(&uri) && self.cleartext == Cleartext::Loopback;
-            return connect_directly(&uri, loopback_only).await.map(|stream| TcpConnection::new(stream, false));
+            let allowed = if is_encrypted(&uri) { Cleartext::Anywhere } else { self.cleartext };
+            return Ok(TcpConnection::to_destination(connect_directly(&uri, allowed).await?));
         };
         let unreachable = |reason: String| io::Error::other(format!("the proxy {}: {reason}", proxy.uri()));
         if !is_encrypted(&uri) {
-            let stream = connect_directly(proxy.uri(), false).await.map_err(|error| unreachable(error.to_string()))?;
-            return Ok(TcpConnection::new(stream, true));
+            let stream = connect_directly(proxy.uri(), Cleartext::Anywhere).await;
+            let stream = stream.map_err(|error| unreachable(error.to_string()))?;
+            return Ok(TcpConnection { proxied: true, ..TcpConnection::to_destination(stream) });
         }
         let direct = Self { cleartext: Cleartext::Anywhere, proxies: Proxies::default() };
         let mut tunnel = Tunnel::new(proxy.uri().clone(), direct);
@@ -67,10 +112,10 @@ impl Service<Uri> for TcpConnector {
     }
 }
 
-async fn connect_directly(uri: &Uri, loopback_only: bool) -> io::Result<TcpStream> {
+async fn connect_directly(uri: &Uri, allowed: Cleartext) -> io::Result<TcpStream> {
     let found = lookup_host(host_and_port(uri)).await?;
-    let allowed = found.filter(|address| !loopback_only || address.ip().is_loopback());
-    let stream = connect_to_any(allowed.take(ADDRESSES_MAX)).await?;
+    let found = found.filter(|address| allowed == Cleartext::Anywhere || address.ip().is_loopback());
+    let stream = connect_to_any(found.take(ADDRESSES_MAX)).await?;
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
@@ -100,8 +145,8 @@ pub(crate) struct TcpConnection {
 pub(crate) struct Reused(pub(crate) Arc<AtomicBool>);
 
 impl TcpConnection {
-    fn new(stream: TcpStream, proxied: bool) -> Self {
-        Self { io: TokioIo::new(stream), proxied, reused: Reused::default() }
+    fn to_destination(stream: TcpStream) -> Self {
+        Self { io: TokioIo::new(stream), proxied: false, reused: Reused::default() }
     }
 }
 

@@ -7,10 +7,9 @@ mod client;
 mod connect;
 mod error;
 mod http_url;
-mod proxy;
 pub mod trust;
 
 pub use self::client::{Client, Connection, Response, Settings};
+pub use self::connect::{Proxies, ProxyError};
 pub use self::error::{ClientError, ConnectError, TlsFailure};
 pub use self::http_url::{Cleartext, HttpUrl, UrlError, UrlTarget};
-pub use self::proxy::{Proxies, ProxyError};

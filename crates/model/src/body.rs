@@ -1,6 +1,5 @@
 //! Request bodies: one JSON object each, whose fields are checked one by one, so that all errors are reported together.
 
-use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
@@ -99,7 +98,7 @@ impl<'a> JsonObject<'a> {
 
     fn take(&mut self, field: &'static str) -> Option<&'a RawValue> {
         self.known.push(field);
-        self.members.values.remove(field.as_bytes())
+        self.members.values.remove(field)
     }
 
     fn check<T>(&mut self, raw: Option<&RawValue>, field: &str, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
@@ -114,15 +113,15 @@ impl<'a> JsonObject<'a> {
     pub(crate) fn reject_unknown(&mut self) {
         let detail = format!("is not known here: the fields are `{}`", join(&self.known, "`, `"));
         for key in std::mem::take(&mut self.members.values).into_keys().take(UNKNOWN_KEYS_SHOWN) {
-            self.reject(&key.shown(), FieldErrorKind::Unknown, detail.clone());
+            self.reject(&shown(&key), FieldErrorKind::Unknown, detail.clone());
         }
     }
 
     /// Returns the parsed body, or the errors of all fields: those about repeated keys first.
     pub(crate) fn finish<T>(self, body: Option<T>) -> Result<T, BodyError> {
-        let is_known = |key: &JsonKey| self.known.iter().any(|name| name.as_bytes() == key.0);
+        let is_known = |key: &String| self.known.contains(&key.as_str());
         let (known, unknown): (Vec<_>, Vec<_>) = self.members.repeated.into_iter().partition(is_known);
-        let shown = known.into_iter().chain(unknown.into_iter().take(UNKNOWN_KEYS_SHOWN)).map(|key| key.shown());
+        let shown = known.into_iter().chain(unknown.into_iter().take(UNKNOWN_KEYS_SHOWN)).map(|key| shown(&key));
         let detail = || "is given more than once".to_owned();
         let repeated = shown.map(|field| FieldError { field, kind: FieldErrorKind::Type, detail: detail() });
         let errors: Vec<_> = repeated.chain(self.errors).collect();
@@ -148,52 +147,16 @@ fn describe(error: &serde_json::Error) -> String {
     message.replace("expected ident", "a word other than true, false and null")
 }
 
-/// A decoded key of the object, in bytes, because an escape in it may be an unpaired surrogate.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct JsonKey(Vec<u8>);
-
-impl JsonKey {
-    /// Returns the key for a message. The client chose it: it is shortened and escaped, so that the message stays one short line.
-    fn shown(&self) -> String {
-        String::from_utf8_lossy(&self.0).chars().take(KEY_SHOWN_CHARS).flat_map(char::escape_debug).collect()
-    }
-}
-
-impl Borrow<[u8]> for JsonKey {
-    fn borrow(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for JsonKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct KeyVisitor;
-
-        impl Visitor<'_> for KeyVisitor {
-            type Value = JsonKey;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a key")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<JsonKey, E> {
-                Ok(JsonKey(bytes.to_owned()))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<JsonKey, E> {
-                Ok(JsonKey(text.as_bytes().to_owned()))
-            }
-        }
-
-        deserializer.deserialize_byte_buf(KeyVisitor)
-    }
+/// Returns a key for a message. The client chose it: it is shortened and escaped, so that the message stays one short line.
+fn shown(key: &str) -> String {
+    key.chars().take(KEY_SHOWN_CHARS).flat_map(char::escape_debug).collect()
 }
 
 /// The members of an object by their keys, and the keys that are repeated.
 #[derive(Default)]
 struct Members<'a> {
-    values: BTreeMap<JsonKey, &'a RawValue>,
-    repeated: BTreeSet<JsonKey>,
+    values: BTreeMap<String, &'a RawValue>,
+    repeated: BTreeSet<String>,
 }
 
 impl<'de> Deserialize<'de> for Members<'de> {
@@ -209,8 +172,10 @@ impl<'de> Deserialize<'de> for Members<'de> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
                 let mut members = Members::default();
-                while let Some(key) = map.next_key::<JsonKey>()? {
-                    match members.values.entry(key) {
+                while let Some(key) = map.next_key::<&RawValue>()? {
+                    // A key with an unpaired surrogate, which is not a character, stays as it is written.
+                    let decoded = serde_json::from_str(key.get()).unwrap_or_else(|_| key.get().to_owned());
+                    match members.values.entry(decoded) {
                         Entry::Vacant(entry) => *entry.insert(map.next_value()?),
                         Entry::Occupied(mut entry) => {
                             members.repeated.insert(entry.key().clone());

@@ -1,4 +1,4 @@
-//! Schemas of the values in request and response bodies, for the OpenAPI document. The structs that consist of them derive theirs.
+//! Schemas of the values in request and response bodies, for the OpenAPI document. Structs and enums of words derive theirs.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::plant::{NAME_MAX_CHARS, PlantId, PlantName, TAG_MAX_CHARS, Tag};
-use crate::token::{LABEL_MAX_CHARS, Scope, TokenId, TokenLabel, TokenState};
-use crate::user::{Role, USER_NAME_MAX_CHARS, UserName};
+use crate::token::{LABEL_MAX_CHARS, Scope, TokenId, TokenLabel};
+use crate::user::{USER_NAME_MAX_CHARS, UserName};
 
 /// Excludes the Unicode category Cc, in a syntax that all dialects of regular expressions share.
 const NO_CONTROL_CHARACTERS: &str = r"^[^\u0000-\u001F\u007F-\u009F]*$";
@@ -59,17 +59,6 @@ component!(
     text("A description of a token's purpose").max_length(Some(LABEL_MAX_CHARS)).pattern(Some(NO_CONTROL_CHARACTERS))
 );
 component!(Scope, "Scope", text("A permission of a token").enum_values(Some(Scope::ALL.map(Scope::name))));
-component!(
-    TokenState,
-    "TokenState",
-    text("The state of a token").enum_values(Some(TokenState::ALL.map(TokenState::name)))
-);
-component!(
-    Role,
-    "Role",
-    text("`reader` may read the plants; `editor` may also create and delete them")
-        .enum_values(Some(Role::ALL.map(Role::name)))
-);
 
 fn text(description: &str) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).description(Some(description))

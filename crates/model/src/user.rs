@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::text::is_invisible;
 
@@ -67,13 +68,11 @@ pub enum UserNameError {
     Invisible(u32),
 }
 
-/// Permission of a user for the plants of another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// `reader` may read the plants; `editor` may also create and delete them
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// May list them.
     Reader,
-    /// May list, create and delete them.
     Editor,
 }
 

@@ -3,14 +3,10 @@
 //! Each component has its instruments in its own fields; there is no registry of names. A label is a constant or a number
 //! chosen by the program: no user, id, token or path can become one. Exemplars hold ids of traces.
 
-mod exemplars;
 mod exposition;
 mod instruments;
 mod process;
-mod striped;
 
-pub use self::exemplars::Exemplar;
 pub use self::exposition::{Exposition, ExpositionFormat, Family, LabelValue, Labels};
-pub use self::instruments::{Buckets, Counter, Gauge, GaugeGuard, Histogram, SIZES, TIMES};
+pub use self::instruments::{Buckets, Counter, Exemplar, Gauge, GaugeGuard, Histogram, SIZES, Striped, TIMES};
 pub use self::process::Process;
-pub use self::striped::Striped;

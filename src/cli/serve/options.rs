@@ -116,8 +116,7 @@ impl OidcOptions {
 
     /// Returns the settings of the console's sign-in, if it is configured.
     pub(super) fn sign_in(&self) -> Option<SignIn> {
-        let (issuer, audience) = (self.issuer.as_ref()?, self.audience.as_ref()?);
-        Some(SignIn::new(issuer.clone(), self.client_id.clone()?, audience, self.name.clone()))
+        Some(SignIn::new(self.issuer.clone()?, self.client_id.clone()?, self.audience.as_ref()?, self.name.clone()))
     }
 }
 

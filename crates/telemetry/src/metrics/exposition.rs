@@ -3,8 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering;
 
-use super::exemplars::Observation;
-use super::instruments::{Buckets, Histogram};
+use super::instruments::{Buckets, Histogram, Observation};
 
 /// The value of a label.
 #[derive(Clone, Copy, Debug)]
@@ -148,10 +147,13 @@ impl Family<'_> {
 
     fn exemplar(&mut self, observation: &Observation, per_unit: f64) {
         let Observation { exemplar, value, time } = observation;
-        let (trace, span) = (u128::from_be_bytes(exemplar.trace_id), u64::from_be_bytes(exemplar.span_id));
-        let (value, time) = (float(*value) / per_unit, time.as_secs_f64());
-        self.exposition
-            .write(format_args!(" # {{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {time:.3}"));
+        self.exposition.write(format_args!(
+            " # {{trace_id=\"{:032x}\",span_id=\"{:016x}\"}} {} {:.3}",
+            u128::from_be_bytes(exemplar.trace_id),
+            u64::from_be_bytes(exemplar.span_id),
+            float(*value) / per_unit,
+            time.as_secs_f64()
+        ));
     }
 
     fn line(&mut self, suffix: &str, labels: Labels<'_>, value: impl fmt::Display) -> &mut Self {
@@ -180,98 +182,4 @@ impl Family<'_> {
 #[expect(clippy::cast_precision_loss, reason = "the exposition format has floats only")]
 pub(super) fn float(number: u64) -> f64 {
     number as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use insta::assert_snapshot;
-
-    use std::time::Duration;
-
-    use super::super::exemplars::Exemplar;
-    use super::super::instruments::{Counter, Gauge, TIMES};
-    use super::*;
-
-    fn exposition(format: ExpositionFormat) -> String {
-        let mut exposition = Exposition::new(format);
-        let (counter, gauge, times) = (Counter::default(), Gauge::default(), Histogram::new(&TIMES));
-        counter.add(3);
-        gauge.set(-2);
-        times.time(Duration::from_micros(100));
-        times.time(Duration::from_micros(101));
-        times.time(Duration::from_secs(11));
-        exposition.info("a_info", "A fact.", &[("version", "1".into())]);
-        exposition
-            .counter("b_total", "Counts.")
-            .sample(&[("status", 200.into()), ("route", "-".into())], counter.get());
-        exposition.gauge("c", "Comes and goes.").sample(&[], gauge.get());
-        exposition.histogram("d_seconds", "Takes time.").distribution(&[("kind", "x".into())], &times);
-        exposition.finish()
-    }
-
-    #[test]
-    fn metrics_have_the_format_asked_for() {
-        assert_snapshot!(exposition(ExpositionFormat::OpenMetrics), @r#"
-        # HELP a A fact.
-        # TYPE a info
-        a_info{version="1"} 1
-        # HELP b Counts.
-        # TYPE b counter
-        b_total{status="200",route="-"} 3
-        # HELP c Comes and goes.
-        # TYPE c gauge
-        c -2
-        # HELP d_seconds Takes time.
-        # TYPE d_seconds histogram
-        d_seconds_bucket{kind="x",le="0.0001"} 1
-        d_seconds_bucket{kind="x",le="0.00025"} 2
-        d_seconds_bucket{kind="x",le="0.0005"} 2
-        d_seconds_bucket{kind="x",le="0.001"} 2
-        d_seconds_bucket{kind="x",le="0.0025"} 2
-        d_seconds_bucket{kind="x",le="0.005"} 2
-        d_seconds_bucket{kind="x",le="0.01"} 2
-        d_seconds_bucket{kind="x",le="0.025"} 2
-        d_seconds_bucket{kind="x",le="0.05"} 2
-        d_seconds_bucket{kind="x",le="0.1"} 2
-        d_seconds_bucket{kind="x",le="0.25"} 2
-        d_seconds_bucket{kind="x",le="0.5"} 2
-        d_seconds_bucket{kind="x",le="1.0"} 2
-        d_seconds_bucket{kind="x",le="2.5"} 2
-        d_seconds_bucket{kind="x",le="10.0"} 2
-        d_seconds_bucket{kind="x",le="+Inf"} 3
-        d_seconds_count{kind="x"} 3
-        d_seconds_sum{kind="x"} 11.000201
-        # EOF
-        "#);
-        let text = exposition(ExpositionFormat::Text);
-        assert!(text.contains("# TYPE b_total counter\n") && text.contains("# TYPE a_info gauge\n"), "{text}");
-        assert!(!text.contains("# EOF"), "{text}");
-    }
-
-    #[test]
-    fn exemplars_are_part_of_openmetrics_only() {
-        let times = Histogram::new(&TIMES);
-        times.time_traced(Duration::from_millis(2), Some(Exemplar { trace_id: [0x1f; 16], span_id: [2; 8] }));
-        let exposition = |format| {
-            let mut exposition = Exposition::new(format);
-            exposition.histogram("d_seconds", "Takes time.").distribution(&[], &times);
-            exposition.finish()
-        };
-        let (openmetrics, text) = (exposition(ExpositionFormat::OpenMetrics), exposition(ExpositionFormat::Text));
-        let exemplar = format!(r#" # {{trace_id="{}",span_id="{}"}} 0.002 "#, "1f".repeat(16), "02".repeat(8));
-        let with = openmetrics.lines().filter(|line| line.contains(&exemplar)).collect::<Vec<_>>();
-        assert!(matches!(*with, [line] if line.starts_with("d_seconds_bucket{le=\"0.0025\"} 1 # ")), "{openmetrics}");
-        assert!(!text.contains("trace_id") && text.contains("le=\"1\""), "{text}");
-    }
-
-    #[test]
-    fn gauge_counts_guards_until_they_are_dropped() {
-        let gauge = Gauge::default();
-        let (one, other) = (gauge.hold(), gauge.hold());
-        assert_eq!(gauge.get(), 2);
-        drop(one);
-        assert_eq!(gauge.get(), 1);
-        drop(other);
-        assert_eq!(gauge.get(), 0);
-    }
 }
