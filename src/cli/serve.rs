@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 
-use self::announcement::{ServiceAddress, announce};
+use self::announcement::{StartedService, announce};
 use self::lifecycle::{Supervisor, shutdown_signal};
 use self::listener::{bind, listen_address};
 use self::monitoring::{MonitoringOptions, TraceExport};
@@ -161,14 +161,16 @@ impl Options {
         let shutdown = shutdown_signal()?;
         tls::start_reloading(tls.as_ref())?;
         let first = if self.no_first_token { None } else { first_token::issue(&store, url).await? };
-        if let Err(error) = announce(
-            ServiceAddress { listen: &self.listen, bound: address },
-            &self.tls,
+        let started = StartedService {
+            listen: &self.listen,
+            socket: address,
+            tls: &self.tls,
             url,
-            first.as_ref(),
-            settings.console,
-            metrics.as_ref(),
-        ) {
+            first: first.as_ref(),
+            console: settings.console,
+            metrics: metrics.as_ref(),
+        };
+        if let Err(error) = announce(&started) {
             // A token that is neither shown nor in a file must not stay valid.
             if let Some(first) = first.filter(|first| first.file.is_none()) {
                 store.revoke_token(first.id, Timestamp::now()).await?;

@@ -48,7 +48,11 @@ fn url(server: &Server) -> String {
 fn verdicts(output: &Output) -> Vec<(String, String)> {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
     let word = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
-    json["checks"].as_array().unwrap().iter().map(|check| (word(check, "check"), word(check, "verdict"))).collect()
+    let checks = json["checks"].as_array().unwrap();
+    let found: Vec<_> = checks.iter().map(|check| (word(check, "check"), word(check, "verdict"))).collect();
+    let names: BTreeSet<_> = found.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), found.len(), "names are unique");
+    found
 }
 
 fn with_verdict(output: &Output, verdict: &str) -> BTreeSet<String> {

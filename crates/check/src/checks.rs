@@ -25,17 +25,3 @@ pub(crate) const GROUPS: &[(&str, &[Check])] = &[
     ("protocol", protocol::CHECKS),
     ("always", protocol::ALL_RESPONSES),
 ];
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn ids_are_unique() {
-        let ids = GROUPS.iter().flat_map(|(_, checks)| checks.iter().map(|check| check.id));
-        let mut known = BTreeSet::from(["nothing-left"]);
-        ids.for_each(|id| assert!(known.insert(id), "{id} is there twice"));
-    }
-}

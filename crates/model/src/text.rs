@@ -1,4 +1,4 @@
-//! Characters that are invisible or look like a blank, and how they are shown.
+//! Texts and bytes as they are shown: characters that are invisible or look like a blank, and hexadecimal digits.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -50,6 +50,15 @@ pub struct Escaped<'a>(pub &'a str);
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|character| write_escaped(character, formatter))
+    }
+}
+
+/// Bytes as hexadecimal digits.
+pub struct Hex<'a>(pub &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
     }
 }
 

@@ -202,9 +202,10 @@ impl<S: Subscriber> Layer<S> for LogLayer {
             let time = time.format(Timestamp::now());
             match self.sink.format {
                 Format::Terminal { colours } if event.metadata().target() == ACCESS_LOG => {
-                    let mut request = RequestLine::default();
+                    let shows_details = self.level >= Level::DEBUG;
+                    let mut request = RequestLine { colours, shows_details, ..RequestLine::default() };
                     event.record(&mut request);
-                    request.write(time_of_day(time), colours, self.level >= Level::DEBUG, line);
+                    request.write(time_of_day(time), line);
                 }
                 format => {
                     let mut fields = FieldWriter { format, line };
@@ -268,6 +269,8 @@ fn time_of_day(time: &str) -> &str {
 /// A request as a terminal shows it: `21:02:11 POST /plants 200 7.8ms gardener`.
 #[derive(Default)]
 struct RequestLine {
+    colours: bool,
+    shows_details: bool,
     method: Option<String>,
     route: String,
     status: Option<u64>,
@@ -278,7 +281,7 @@ struct RequestLine {
 }
 
 impl RequestLine {
-    fn write(&self, time: &str, colours: bool, with_details: bool, line: &mut String) {
+    fn write(&self, time: &str, line: &mut String) {
         let status = self.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
         let colour = match self.status {
             Some(..300) => 32,
@@ -286,14 +289,14 @@ impl RequestLine {
             Some(..500) => 33,
             _ => 31,
         };
-        let status = if colours { format!("\x1b[{colour}m{status}\x1b[0m") } else { status };
+        let status = if self.colours { format!("\x1b[{colour}m{status}\x1b[0m") } else { status };
         let method = self.method.as_deref().unwrap_or("-");
         let milliseconds = self.duration_us / 1_000;
         let tenths = self.duration_us % 1_000 / 100;
         let user = Escaped(&self.user);
         let _ = write!(line, "{time} {method} {} {status} {milliseconds}.{tenths}ms {user}", self.route);
         line.truncate(line.trim_end().len());
-        line.push_str(if with_details { &self.details } else { "" });
+        line.push_str(if self.shows_details { &self.details } else { "" });
         line.push('\n');
     }
 

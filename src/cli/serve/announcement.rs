@@ -10,22 +10,23 @@ use super::tls::TlsOptions;
 use crate::cli::terminal::{Style, Styler};
 use plantstore_store::StoreUrl;
 
-/// The address of the service: as the operator gave it, and with the port in use.
-pub(super) struct ServiceAddress<'a> {
+/// A service that has started.
+pub(super) struct StartedService<'a> {
+    /// The address as the operator gave it.
     pub(super) listen: &'a str,
-    pub(super) bound: SocketAddr,
+    /// The address with the port in use.
+    pub(super) socket: SocketAddr,
+    pub(super) tls: &'a TlsOptions,
+    pub(super) url: &'a StoreUrl,
+    pub(super) first: Option<&'a FirstToken>,
+    pub(super) console: bool,
+    pub(super) metrics: Option<&'a MetricsListener>,
 }
 
 /// Prints and logs the addresses of the service and the location of the first token. The token itself is printed only on a
 /// terminal and never logged.
-pub(super) fn announce(
-    ServiceAddress { listen, bound: socket }: ServiceAddress<'_>,
-    tls: &TlsOptions,
-    url: &StoreUrl,
-    first: Option<&FirstToken>,
-    console: bool,
-    metrics: Option<&MetricsListener>,
-) -> anyhow::Result<()> {
+pub(super) fn announce(service: &StartedService<'_>) -> anyhow::Result<()> {
+    let StartedService { listen, socket, tls, url, first, console, metrics } = *service;
     let address = format!("{}://{socket}", tls.scheme());
     let terminal = io::stderr().is_terminal();
     if terminal {

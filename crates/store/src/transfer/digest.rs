@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use super::line;
 use super::snapshot::LastIds;
 use super::table::{Cell, Chunk, PLANTS, Table};
+use plantstore_model::text::Hex;
 
 /// A SHA-256 digest, displayed in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct Digest([u8; 32]);
 
 impl fmt::Display for Digest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        Hex(&self.0).fmt(formatter)
     }
 }
 

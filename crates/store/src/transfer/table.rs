@@ -11,7 +11,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type};
 
 use crate::error::BadRow;
 use plantstore_model::plant::{PlantName, Tag};
-use plantstore_model::text::Escaped;
+use plantstore_model::text::{Escaped, Hex};
 use plantstore_model::token::{Scope, TokenCreator, TokenLabel};
 use plantstore_model::user::{Role, UserName};
 
@@ -340,7 +340,7 @@ impl fmt::Display for Cell {
             Self::Null => formatter.write_str("null"),
             Self::Integer(number) => number.fmt(formatter),
             Self::Text(text) => Escaped(text).fmt(formatter),
-            Self::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(formatter, "{byte:02x}")),
+            Self::Bytes(bytes) => Hex(bytes).fmt(formatter),
         }
     }
 }

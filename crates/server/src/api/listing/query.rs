@@ -1,13 +1,13 @@
 //! A request for a list or a plant as a handler argument: its parameters, and cursors of paged lists. Cursors are opaque to clients,
 //! have a checksum, and grant no access.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
 use plantstore_model::plant::PlantId;
+use plantstore_model::text::Hex;
 use plantstore_model::user::UserName;
 use plantstore_store::{CollectionAccess, PlantRange};
 
@@ -188,11 +188,8 @@ struct Cursor {
 impl Cursor {
     fn encode(&self) -> String {
         let kind = if self.owner.is_some() { ID_AND_OWNER } else { ID_ALONE };
-        let mut text = format!("{kind}{:016x}", self.id.get());
-        for byte in self.owner.iter().flat_map(|owner| owner.as_str().bytes()) {
-            // Writing to memory cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
+        let owner = self.owner.as_ref().map_or("", UserName::as_str);
+        let mut text = format!("{kind}{:016x}{}", self.id.get(), Hex(owner.as_bytes()));
         text.push_str(&checksum(&text));
         text
     }
