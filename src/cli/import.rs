@@ -14,7 +14,7 @@ use super::terminal::{ProgressBar, count, is_dash};
 use plantstore_model::text::Escaped;
 use plantstore_server::value_parser::{group_digits, number};
 use plantstore_store::StoreError;
-use plantstore_store::transfer::{self, ImportEvent, ImportInput, ImportSummary, StopReason};
+use plantstore_store::transfer::{self, ImportEvent, ImportInput, ImportSummary, OnDuplicate, StopReason};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum number of skipped lines that are reported one by one; further ones are only counted.
@@ -67,12 +67,15 @@ impl Options {
             drop(reporter);
             return report_check(summary);
         }
-        let skip = self.on_conflict == OnConflict::Skip;
+        let on_duplicate = match self.on_conflict {
+            OnConflict::Fail => OnDuplicate::Stop,
+            OnConflict::Skip => OnDuplicate::Skip,
+        };
         let mut signal = None;
         let summary = self.store.with(self.new_store.schema_change(), async |store| {
             let first_signal = first_end_signal("the last lines may be stored; run it again with --on-conflict skip")?;
             let interrupted = async { signal = Some(first_signal.await) };
-            Ok(transfer::import(store, input, skip, interrupted, |event| reporter.report(&event)).await?)
+            Ok(transfer::import(store, input, on_duplicate, interrupted, |event| reporter.report(&event)).await?)
         })?;
         drop(reporter);
         self.report(summary, signal)

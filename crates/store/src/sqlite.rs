@@ -5,21 +5,17 @@
 //! opens the same file as a running server; SQLite's locks synchronize them.
 
 mod checkpoint;
-mod checkpointer;
 mod connection;
-mod database_error;
-mod database_file;
 mod engine;
+mod file;
 mod lists;
-mod metrics;
-mod rows;
 mod schema;
 mod version_cache;
 mod writer;
 
-pub(crate) use self::checkpointer::Checkpointer;
-pub(crate) use self::connection::{connect_reader, connect_writer};
-pub(crate) use self::database_error::{change_error, describe, store_error};
-pub(crate) use self::database_file::DatabaseFile;
+pub(crate) use self::checkpoint::Checkpointer;
+pub(crate) use self::connection::{change_error, connect_reader, connect_writer, describe};
 pub(crate) use self::engine::{Sqlite, Transaction};
-pub(crate) use self::schema::{check_schema, create as create_schema, examine};
+pub(crate) use self::file::DatabaseFile;
+pub(crate) use self::schema::{ExaminedFile, create as create_schema};
+pub(crate) use self::writer::{VersionUpdates, create, create_user};

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::connection::{connect, connect_reader};
-use super::database_error::{change_error, describe, store_error};
-use super::database_file::DatabaseFile;
-use super::metrics::SqliteMetrics;
+use super::checkpoint::WalMetrics;
+use super::connection::{change_error, connect, connect_reader, describe, execute, query};
+use super::file::{DatabaseFile, checkpoint_if_large};
+use super::schema;
 use super::version_cache::VersionCache;
 use super::writer::Writer;
-use super::{checkpoint, rows, schema};
 use crate::error::{OpenError, StoreError};
 use crate::metrics::SweepMetrics;
 use crate::options::OpenOptions;
@@ -34,7 +33,8 @@ pub struct Sqlite {
     writer: Writer,
     pub(super) version_cache: VersionCache,
     in_flight_keys: InFlightKeys,
-    pub(crate) metrics: Arc<SqliteMetrics>,
+    pub(crate) wal_metrics: Arc<WalMetrics>,
+    sweep_metrics: SweepMetrics,
 }
 
 /// Pool of read connections.
@@ -55,8 +55,8 @@ impl Sqlite {
             .map_err(|error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), error.to_string()))?;
         let file = Arc::new(file);
         let idle = (0..options.readers).map(|_| connect_reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
-        let metrics = Arc::<SqliteMetrics>::default();
-        let writer = Writer::start(path, &file, &options, &metrics).map_err(unusable)?;
+        let wal_metrics = Arc::<WalMetrics>::default();
+        let writer = Writer::start(path, &file, &options, &wal_metrics).map_err(unusable)?;
         let engine = Self {
             path: path.to_owned(),
             file,
@@ -66,13 +66,14 @@ impl Sqlite {
             writer,
             version_cache: VersionCache::open(path).map_err(unusable)?,
             in_flight_keys: InFlightKeys::default(),
-            metrics,
+            wal_metrics,
+            sweep_metrics: SweepMetrics::default(),
         };
         Ok((engine, created))
     }
 
     pub(crate) fn queue(&self) -> &WriteQueue {
-        self.writer.queue()
+        &self.writer.queue
     }
 
     /// Claims an idempotency key for a request.
@@ -89,11 +90,13 @@ impl Sqlite {
     }
 
     pub(crate) fn sweep_metrics(&self) -> &SweepMetrics {
-        &self.metrics.sweeps
+        &self.sweep_metrics
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        self.metrics.write(exposition);
+        self.writer.metrics.write(exposition);
+        self.wal_metrics.write(exposition);
+        self.sweep_metrics.write(exposition);
     }
 
     /// Closes the file. SQLite then removes the WAL, unless another connection is open. A later read opens the file again.
@@ -114,10 +117,10 @@ impl Sqlite {
             connection
         } else {
             self.file.check()?;
-            connect_reader(&self.path).map_err(|error| store_error(&error))?
+            connect_reader(&self.path)?
         };
         // After an error the connection is dropped, because its state is unknown.
-        let found = query(&connection).map_err(|error| store_error(&error))?;
+        let found = query(&connection)?;
         begun.end("read");
         let mut readers = self.readers();
         if readers.idle.len() < readers.idle_max {
@@ -128,7 +131,7 @@ impl Sqlite {
 
     /// Returns the rows of a query.
     pub(crate) fn query<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
-        self.read(|connection| rows::query(connection, text, values))
+        self.read(|connection| query(connection, text, values))
     }
 
     /// Runs a change in a transaction on a new connection. That of a request takes turns with the writer, because SQLite would let a
@@ -175,27 +178,27 @@ impl Transaction {
             connection.execute_batch("BEGIN IMMEDIATE")?;
             Ok(connection)
         };
-        begin().map(|connection| Self(Arc::new(Mutex::new(connection)))).map_err(|error| change_error(&error))
+        begin().map(|connection| Self(Arc::new(Mutex::new(connection)))).map_err(change_error)
     }
 
     pub(crate) fn execute(&self, text: &str, values: &[&dyn Parameter]) -> Result<u64, TransactionError> {
-        self.run(|connection| rows::execute(connection, text, values)).map_err(TransactionError::Failed)
+        self.run(|connection| execute(connection, text, values)).map_err(TransactionError::Failed)
     }
 
     pub(crate) fn query<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, TransactionError> {
-        self.run(|connection| rows::query(connection, text, values)).map_err(TransactionError::Failed)
+        self.run(|connection| query(connection, text, values)).map_err(TransactionError::Failed)
     }
 
     fn commit(&self, file: &DatabaseFile) -> Result<(), StoreError> {
         self.run(|connection| connection.execute_batch("COMMIT"))?;
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         file.verify_or_exit(&connection)?;
-        checkpoint::checkpoint_if_large(&connection);
+        checkpoint_if_large(&connection);
         Ok(())
     }
 
     fn run<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        work(&connection).map_err(|error| change_error(&error))
+        work(&connection).map_err(change_error)
     }
 }

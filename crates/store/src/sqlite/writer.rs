@@ -11,18 +11,17 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tokio::sync::{MutexGuard, mpsc, oneshot};
 
-use super::checkpointer::Checkpointer;
-use super::connection::connect_writer;
-use super::database_error::{describe, exit_process, exit_process_with, is_failed_sync, store_error};
-use super::database_file::DatabaseFile;
-use super::metrics::SqliteMetrics;
+use super::checkpoint::{Checkpointer, WalMetrics};
+use super::connection::{DISK_ADVICE, change_error, connect_writer, exit_process};
+use super::file::DatabaseFile;
 use crate::error::StoreError;
+use crate::metrics::WriteMetrics;
 use crate::options::OpenOptions;
 use crate::plants::{
     BATCH_MAX, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, Timeouts, WriteContext, WriteOutcome,
     WriteQueue, execute_batch, next_version,
 };
-use plantstore_model::plant::Tag;
+use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::{UserId, UserName};
 
 /// Timeout of a commit that has begun, in case the disk hangs.
@@ -35,11 +34,12 @@ type CommitLock = tokio::sync::Mutex<()>;
 
 /// Handle of the writer thread.
 pub(super) struct Writer {
-    queue: WriteQueue,
+    pub(super) queue: WriteQueue,
     /// Held during each commit. Changes outside the queue get it between two commits.
     commit_lock: Arc<CommitLock>,
     /// Held by the one change that has, or waits for, the commit lock: the writer never waits for more than one.
     change_lock: CommitLock,
+    pub(super) metrics: Arc<WriteMetrics>,
     /// Resolves when the thread has ended.
     ended: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -49,33 +49,35 @@ impl Writer {
         path: &Path,
         file: &Arc<DatabaseFile>,
         options: &OpenOptions,
-        metrics: &Arc<SqliteMetrics>,
+        wal_metrics: &Arc<WalMetrics>,
     ) -> rusqlite::Result<Self> {
         let connection = connect_writer(path)?;
         connection.busy_timeout(options.timeout)?;
-        let checkpointer = Checkpointer::start(path, file, &connection, metrics)?;
+        let checkpointer = Checkpointer::start(path, file, &connection, wal_metrics)?;
         let timeouts = Timeouts { begin: options.timeout + REPLY_MARGIN, outcome: COMMIT_TIMEOUT };
         let (queue, jobs) = WriteQueue::new(options.write_queue, timeouts);
         let (end, ended) = oneshot::channel();
-        let (file, metrics) = (Arc::clone(file), Arc::clone(metrics));
         let commit_lock = Arc::<CommitLock>::default();
-        let writer_lock = Arc::clone(&commit_lock);
+        let metrics = Arc::<WriteMetrics>::default();
+        let thread = WriterThread {
+            connection,
+            file: Arc::clone(file),
+            commit_lock: Arc::clone(&commit_lock),
+            checkpointer,
+            metrics: Arc::clone(&metrics),
+        };
         let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
-            let work = AssertUnwindSafe(|| run(connection, jobs, &writer_lock, &file, checkpointer, &metrics));
+            let work = AssertUnwindSafe(|| thread.run(jobs));
             if catch_unwind(work).is_err() {
                 let advice = "restart the service; the line before this one has the place in the code";
-                exit_process_with("the writer thread panicked", "panic", advice, || {});
+                exit_process("the writer thread panicked", "panic", advice);
             }
             let _ = end.send(());
         });
         if let Err(error) = started {
-            exit_process("cannot start the writer", &error.to_string());
+            exit_process("cannot start the writer", &error.to_string(), DISK_ADVICE);
         }
-        Ok(Self { queue, commit_lock, change_lock: CommitLock::default(), ended: Mutex::new(Some(ended)) })
-    }
-
-    pub(super) fn queue(&self) -> &WriteQueue {
-        &self.queue
+        Ok(Self { queue, commit_lock, change_lock: CommitLock::default(), metrics, ended: Mutex::new(Some(ended)) })
     }
 
     /// Locks the store for a change outside the queue, in turn with other changes and with the writer.
@@ -94,36 +96,38 @@ impl Writer {
     }
 }
 
-fn run(
-    mut connection: Connection,
-    mut jobs: mpsc::Receiver<Job>,
-    commit_lock: &CommitLock,
-    file: &DatabaseFile,
-    mut checkpointer: Checkpointer,
-    metrics: &SqliteMetrics,
-) {
-    let mut batch = Vec::with_capacity(BATCH_MAX);
-    while let Some(first) = jobs.blocking_recv() {
-        batch.push(first);
-        // All jobs that were queued during the last commit share this one. No job waits for a timer.
-        while batch.len() < BATCH_MAX
-            && let Ok(job) = jobs.try_recv()
-        {
-            batch.push(job);
+struct WriterThread {
+    connection: Connection,
+    file: Arc<DatabaseFile>,
+    commit_lock: Arc<CommitLock>,
+    checkpointer: Checkpointer,
+    metrics: Arc<WriteMetrics>,
+}
+
+impl WriterThread {
+    fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        let mut batch = Vec::with_capacity(BATCH_MAX);
+        while let Some(first) = jobs.blocking_recv() {
+            batch.push(first);
+            // All jobs that were queued during the last commit share this one. No job waits for a timer.
+            while batch.len() < BATCH_MAX
+                && let Ok(job) = jobs.try_recv()
+            {
+                batch.push(job);
+            }
+            if batch.iter().any(|job| matches!(job, Job::Stop)) {
+                jobs.close();
+            }
+            execute_batch(&mut batch, |jobs| {
+                let _locked = self.commit_lock.blocking_lock();
+                let begun = Instant::now();
+                let result = commit(&mut self.connection, &self.file, jobs);
+                self.metrics.committed(jobs.len(), begun.elapsed(), &result);
+                result
+            });
+            self.checkpointer.after_commit(&self.connection);
         }
-        if batch.iter().any(|job| matches!(job, Job::Stop)) {
-            jobs.close();
-        }
-        execute_batch(&mut batch, |jobs| {
-            let _locked = commit_lock.blocking_lock();
-            let begun = Instant::now();
-            let result = commit(&mut connection, file, jobs);
-            metrics.writes.committed(jobs.len(), begun.elapsed(), &result);
-            result
-        });
-        checkpointer.after_commit(&connection);
     }
-    checkpointer.finish();
 }
 
 /// Executes all jobs in one transaction. They begin when the write lock is held, so that a job that was abandoned before has
@@ -143,14 +147,11 @@ fn commit(
         Ok(Ok(outcomes))
     });
     let result = result.map_err(|error| {
-        if is_failed_sync(&error) {
-            exit_process("the disk failed to sync written data", &describe(&error));
-        }
+        let error = change_error(error);
         // Dropping the transaction rolls it back. If that fails, the state of the connection is unknown.
         if !connection.is_autocommit() {
-            exit_process("a failed transaction could not be rolled back", &describe(&error));
+            exit_process("a failed transaction could not be rolled back", &error.to_string(), DISK_ADVICE);
         }
-        let error = store_error(&error);
         tracing::warn!(%error, writes = batch.len(), "transaction rolled back");
         error
     });
@@ -184,15 +185,7 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<J
 
 fn perform(transaction: &Transaction<'_>, versions: &mut VersionUpdates, job: &Job) -> rusqlite::Result<JobOutcome> {
     Ok(match job {
-        Job::Create { context, plant, .. } => change(transaction, versions, *context, |version| {
-            let tag = plant.tag.as_ref().map(Tag::as_str);
-            transaction
-                .prepare_cached(
-                    "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
-                     ON CONFLICT DO NOTHING",
-                )?
-                .execute(params![context.owner.get(), plant.id.get(), plant.name.as_str(), tag, version])
-        })?,
+        Job::Create { context, plant, .. } => create(transaction, versions, *context, plant)?,
         Job::Delete { context, id, .. } => change(transaction, versions, *context, |_| {
             transaction
                 .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
@@ -251,6 +244,23 @@ fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>
     Ok(())
 }
 
+pub(crate) fn create(
+    transaction: &Transaction<'_>,
+    versions: &mut VersionUpdates,
+    context: WriteContext,
+    plant: &NewPlant,
+) -> rusqlite::Result<JobOutcome> {
+    change(transaction, versions, context, |version| {
+        let tag = plant.tag.as_ref().map(Tag::as_str);
+        transaction
+            .prepare_cached(
+                "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![context.owner.get(), plant.id.get(), plant.name.as_str(), tag, version])
+    })
+}
+
 /// Changes a plant of the owner with `execute`, which gets the owner's new version and returns the number of changed rows.
 fn change(
     transaction: &Transaction<'_>,
@@ -269,7 +279,8 @@ fn change(
     Ok(JobOutcome::of_change(changed == 1))
 }
 
-fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
+/// Returns the user of this name, who is created if there is none.
+pub(crate) fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
     transaction
         .prepare_cached("INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
         .execute(params![name.as_str(), now.as_second()])?;
@@ -280,7 +291,7 @@ fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -
 
 /// New versions of the users of a batch: one per user and batch, stored if the list of the user changes.
 #[derive(Default)]
-struct VersionUpdates {
+pub(crate) struct VersionUpdates {
     users: BTreeMap<UserId, VersionUpdate>,
 }
 
@@ -312,7 +323,7 @@ impl VersionUpdates {
         }
     }
 
-    fn store(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    pub(crate) fn store(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         for (user, update) in self.users.iter().filter(|(_, update)| update.changed) {
             transaction
                 .prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?

@@ -1,17 +1,18 @@
 //! Copies of whole stores, for `backup`, `restore` and `copy`. All rows are counted and hashed, and the new store is read back
 //! and hashed as well. It becomes visible only if both digests are equal.
 
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::digest::{ContentDigest, ContentHasher};
-use super::progress::TransferProgress;
-use super::snapshot::{Selection, Snapshot, SnapshotStart};
-use super::table::Chunk;
+use super::export::{Digest, TableHasher};
+use super::snapshot::{LastIds, Selection, Snapshot, TransferProgress};
+use super::table::{Chunk, PLANTS, Table};
 use super::{postgres, sqlite};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::options::SchemaChange;
-use crate::sqlite::check_schema;
+use crate::sqlite::ExaminedFile;
+use crate::store::dispatch;
 use crate::url::StoreUrl;
 
 impl Snapshot {
@@ -19,8 +20,9 @@ impl Snapshot {
     pub async fn open(url: &StoreUrl, selection: Selection, timeout: Duration) -> Result<Self, OpenError> {
         match url {
             StoreUrl::Sqlite(path) => {
-                check_schema(path)?;
-                sqlite::snapshot(path, selection)
+                let file = ExaminedFile::open(path)?;
+                file.check_current()?;
+                sqlite::snapshot(file, selection)
             }
             StoreUrl::Postgres(url) => postgres::snapshot(url, selection, timeout).await,
         }
@@ -28,7 +30,7 @@ impl Snapshot {
 
     /// Starts reading all of a backup, which an earlier release may have written, without changing it.
     pub fn open_backup(file: &Path) -> Result<Self, OpenError> {
-        sqlite::snapshot(file, Selection::Everything)
+        sqlite::snapshot(ExaminedFile::open(file)?, Selection::Everything)
     }
 }
 
@@ -53,26 +55,17 @@ impl RestoreTarget {
     }
 
     async fn put(&mut self, chunk: &Chunk) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(target) => target.put(chunk),
-            Self::Postgres(target) => target.put(chunk).await,
-        }
+        dispatch!(self, target => target.put(chunk).await)
     }
 
     /// Reads the contents back. No more chunks can be stored afterwards.
-    async fn contents(&mut self, source: &SnapshotStart) -> Result<Snapshot, StoreError> {
-        match self {
-            Self::Sqlite(target) => target.contents(source.last_ids),
-            Self::Postgres(target) => target.contents(source.last_ids).await,
-        }
+    async fn contents(&mut self, last_ids: LastIds) -> Result<Snapshot, StoreError> {
+        dispatch!(self, target => target.contents(last_ids).await)
     }
 
     /// Makes the store visible and durable.
     async fn finish(self) -> Result<(), RestoreError> {
-        match self {
-            Self::Sqlite(target) => target.finish(),
-            Self::Postgres(target) => target.finish().await,
-        }
+        dispatch!(self, target => target.finish().await)
     }
 }
 
@@ -105,7 +98,7 @@ pub async fn copy(
         to.put(&chunk).await.map_err(RestoreError::Store)?;
         progress(TransferProgress::of(sent.plants(), sent.plants(), whole));
     }
-    let mut contents = to.contents(&source).await.map_err(RestoreError::Store)?;
+    let mut contents = to.contents(source.last_ids).await.map_err(RestoreError::Store)?;
     let mut found = ContentHasher::new(contents.start().await.map_err(RestoreError::Store)?.last_ids);
     while let Some(chunk) = contents.next().await.map_err(RestoreError::Store)? {
         found.add(&chunk);
@@ -118,4 +111,74 @@ pub async fn copy(
     }
     to.finish().await?;
     Ok(found)
+}
+
+/// Number and digest of the rows of a table. The digest of plants is that of the lines that an export writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableDigest {
+    pub title: &'static str,
+    pub rows: u64,
+    pub digest: Digest,
+}
+
+/// Contents of a store.
+#[derive(Clone, Debug)]
+pub struct ContentDigest {
+    pub tables: Vec<TableDigest>,
+    /// Digest of the versions of plants, which are not part of an export.
+    versions: Digest,
+    last_ids: LastIds,
+}
+
+impl ContentDigest {
+    /// Returns true if the contents are the same. The last assigned ids may be higher.
+    fn matches(&self, other: &Self) -> bool {
+        self.tables == other.tables
+            && self.versions == other.versions
+            && self.last_ids.user >= other.last_ids.user
+            && self.last_ids.token >= other.last_ids.token
+    }
+}
+
+impl fmt::Display for ContentDigest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tables = self.tables.iter().map(|table| format!("{} {} ({})", table.rows, table.title, table.digest));
+        formatter.write_str(&tables.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Computes a [`ContentDigest`] from chunks.
+struct ContentHasher {
+    tables: [TableHasher; Table::ALL.len()],
+    versions: TableHasher,
+    last_ids: LastIds,
+}
+
+impl ContentHasher {
+    fn new(last_ids: LastIds) -> Self {
+        Self { tables: Default::default(), versions: TableHasher::default(), last_ids }
+    }
+
+    fn add(&mut self, chunk: &Chunk) {
+        let index = Table::ALL.iter().position(|table| table.name == chunk.table.name).unwrap_or_default();
+        self.tables[index].add(chunk);
+        if chunk.table.name == PLANTS.name {
+            self.versions.add_values(chunk, |row| &row[row.len() - 1..]);
+        }
+    }
+
+    /// Returns the number of plants added so far.
+    fn plants(&self) -> u64 {
+        self.tables[Table::ALL.len() - 1].rows
+    }
+
+    fn finish(self) -> ContentDigest {
+        let digests = Table::ALL.iter().zip(self.tables);
+        let tables = digests.map(|(table, hasher)| TableDigest {
+            title: table.title,
+            rows: hasher.rows,
+            digest: hasher.finish(),
+        });
+        ContentDigest { tables: tables.collect(), versions: self.versions.finish(), last_ids: self.last_ids }
+    }
 }

@@ -3,17 +3,18 @@
 //! When an import stops at a line, all lines before it are stored and none after it. It can be resumed from that line, or
 //! repeated from the start with existing plants skipped.
 
+use std::future::pending;
 use std::io::{self, BufRead, Read};
 use std::pin::pin;
 use std::thread;
 
 use tokio::sync::mpsc;
 
-use super::line::{ImportOutcome, ImportResult, ImportRow, LineReader};
-use super::progress::TransferProgress;
+use super::line::{ImportOutcome, ImportResult, ImportRow, LineReader, OnDuplicate};
+use super::snapshot::TransferProgress;
 use super::{postgres, sqlite};
 use crate::error::StoreError;
-use crate::store::Store;
+use crate::store::{Store, dispatch};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserName;
 
@@ -92,6 +93,12 @@ pub enum StopReason {
     Interrupted,
 }
 
+impl From<StoreError> for StopReason {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
 /// Stores batches of plants while servers write to the same store.
 enum Importer {
     Sqlite(sqlite::Importer),
@@ -107,172 +114,155 @@ impl Importer {
     }
 
     /// Stores a batch in one commit, and creates missing users. Users whose lists change get new versions. The primary key
-    /// of the table alone detects duplicate ids. With `stop`, the first duplicate ends the batch.
-    async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportResult, StoreError> {
-        match self {
-            Self::Sqlite(importer) => importer.put(batch, stop).await,
-            Self::Postgres(importer) => importer.put(batch, stop).await,
-        }
-    }
-
-    /// Stops the threads of the importer. All stored batches are already durable.
-    fn finish(self) {
-        match self {
-            Self::Sqlite(importer) => importer.finish(),
-            // Dropping it closes the connection.
-            Self::Postgres(_) => {}
-        }
+    /// of the table alone detects duplicate ids. The first one ends the batch with [`OnDuplicate::Stop`].
+    async fn put(&mut self, batch: &[ImportRow], on_duplicate: OnDuplicate) -> Result<ImportResult, StoreError> {
+        dispatch!(self, importer => importer.put(batch, on_duplicate).await)
     }
 }
 
-/// Stores the plants of the input until `interrupted` resolves. An existing plant stops the import, unless `skip` is set.
+/// Stores the plants of the input until `interrupted` resolves.
 pub async fn import(
     store: &Store,
     input: ImportInput<impl BufRead + Send + 'static>,
-    skip: bool,
+    on_duplicate: OnDuplicate,
     interrupted: impl Future<Output = ()>,
     on_event: impl FnMut(ImportEvent<'_>),
 ) -> Result<ImportSummary, StoreError> {
-    let mut importer = Importer::start(store).await?;
-    let summary = import_with(&mut importer, store, input, skip, interrupted, on_event).await;
-    importer.finish();
-    Ok(summary)
-}
-
-async fn import_with(
-    importer: &mut Importer,
-    store: &Store,
-    input: ImportInput<impl BufRead + Send + 'static>,
-    skip: bool,
-    interrupted: impl Future<Output = ()>,
-    mut on_event: impl FnMut(ImportEvent<'_>),
-) -> ImportSummary {
-    let mut interrupted = pin!(interrupted);
-    let mut summary = ImportSummary { through: input.from_line.saturating_sub(1), ..ImportSummary::default() };
-    let size = input.size;
-    let mut parsed = parse(input);
-    loop {
-        // Checked between two batches only, so that a batch is always stored completely.
-        let next = tokio::select! {
-            biased;
-            () = &mut interrupted => {
-                summary.stop = Some(StopReason::Interrupted);
-                return summary;
-            }
-            next = parsed.recv() => next,
-        };
-        let Some(parsed) = next else { return summary };
-        let batch = match parsed {
-            ParserOutput::Batch(batch) => batch,
-            other => {
-                summary.end(other, &mut on_event);
-                continue;
-            }
-        };
-        let (batch, rejected) = match split_at_rejected_owner(store, batch).await {
-            Ok(split) => split,
-            Err(error) => {
-                summary.stop = Some(StopReason::Store(error));
-                return summary;
-            }
-        };
-        match importer.put(&batch.rows, !skip).await {
-            Err(error) => {
-                summary.stop = Some(StopReason::Store(error));
-                return summary;
-            }
-            Ok(done) => {
-                summary.new_users += done.new_users;
-                summary.count(&batch, &done.outcomes, skip, &mut on_event);
-                if matches!(summary.stop, Some(StopReason::Taken { .. })) {
-                    return summary;
-                }
-            }
-        }
-        if let Some(fault) = rejected {
-            summary.end(fault, &mut on_event);
-            return summary;
-        }
-        let plants = summary.stored + summary.same + summary.different;
-        on_event(ImportEvent::Progress(TransferProgress::of(plants, batch.bytes, size.unwrap_or(0))));
-    }
-}
-
-/// Cuts the batch before the first line whose owner does not exist and has a name that is not allowed for new users. Also
-/// returns the fault of that line.
-async fn split_at_rejected_owner(store: &Store, mut batch: Batch) -> Result<(Batch, Option<ParserOutput>), StoreError> {
-    let mut known: Option<&UserName> = None;
-    for (index, row) in batch.rows.iter().enumerate() {
-        let owner = &*row.owner;
-        let Err(fault) = owner.check_new() else { continue };
-        if known == Some(owner) || store.find_user(owner).await?.is_some() {
-            known = Some(owner);
-            continue;
-        }
-        let fault = ParserOutput::Fault(batch.lines[index], format!("`owner`: {fault}"));
-        batch.rows.truncate(index);
-        return Ok((batch, Some(fault)));
-    }
-    Ok((batch, None))
+    let target = Target { store, importer: Importer::start(store).await?, on_duplicate };
+    Ok(Import::new(Some(target), &input, on_event).run(parse(input), interrupted).await)
 }
 
 /// Validates the input without storing anything.
 pub async fn check(
     input: ImportInput<impl BufRead + Send + 'static>,
-    mut on_event: impl FnMut(ImportEvent<'_>),
+    on_event: impl FnMut(ImportEvent<'_>),
 ) -> ImportSummary {
-    let mut summary = ImportSummary::default();
-    let size = input.size;
-    let mut parsed = parse(input);
-    while let Some(parsed) = parsed.recv().await {
-        match parsed {
-            ParserOutput::Batch(batch) => {
-                summary.stored += batch.rows.len() as u64;
-                on_event(ImportEvent::Progress(TransferProgress::of(summary.stored, batch.bytes, size.unwrap_or(0))));
-            }
-            other => summary.end(other, &mut on_event),
-        }
-    }
-    summary
+    Import::new(None, &input, on_event).run(parse(input), pending()).await
 }
 
-impl ImportSummary {
-    fn end(&mut self, parsed: ParserOutput, on_event: &mut impl FnMut(ImportEvent<'_>)) {
-        match parsed {
-            ParserOutput::Batch(_) => {}
-            ParserOutput::Fault(line, reason) => {
-                self.faulty += 1;
-                self.stop = Some(StopReason::Faults);
-                on_event(ImportEvent::Fault { line, reason: &reason });
+struct Import<'a, F> {
+    /// None if nothing is stored.
+    target: Option<Target<'a>>,
+    size: u64,
+    summary: ImportSummary,
+    on_event: F,
+}
+
+struct Target<'a> {
+    store: &'a Store,
+    importer: Importer,
+    on_duplicate: OnDuplicate,
+}
+
+impl<'a, F: FnMut(ImportEvent<'_>)> Import<'a, F> {
+    fn new<R>(target: Option<Target<'a>>, input: &ImportInput<R>, on_event: F) -> Self {
+        let summary = ImportSummary { through: input.from_line.saturating_sub(1), ..ImportSummary::default() };
+        Self { target, size: input.size.unwrap_or(0), summary, on_event }
+    }
+
+    async fn run(
+        mut self,
+        mut parsed: mpsc::Receiver<ParserOutput>,
+        interrupted: impl Future<Output = ()>,
+    ) -> ImportSummary {
+        let mut interrupted = pin!(interrupted);
+        loop {
+            // Checked between two batches only, so that a batch is always stored completely.
+            let next = tokio::select! {
+                biased;
+                () = &mut interrupted => Err(StopReason::Interrupted),
+                next = parsed.recv() => Ok(next),
+            };
+            let stored = match next {
+                Ok(None) => return self.summary,
+                Ok(Some(ParserOutput::Batch(batch))) => self.store(batch).await,
+                Ok(Some(ParserOutput::Fault(line, reason))) => {
+                    self.report_fault(line, &reason);
+                    Ok(())
+                }
+                Ok(Some(ParserOutput::End(reason))) | Err(reason) => Err(reason),
+            };
+            if let Err(reason) = stored {
+                self.summary.stop = Some(reason);
+                return self.summary;
             }
-            ParserOutput::Unreadable(error) => self.stop = Some(StopReason::Input(error)),
-            ParserOutput::Short(lines) => self.stop = Some(StopReason::Short { lines }),
         }
+    }
+
+    async fn store(&mut self, mut batch: Batch) -> Result<(), StopReason> {
+        let Some(target) = &mut self.target else {
+            self.summary.stored += batch.rows.len() as u64;
+            self.report_progress(&batch);
+            return Ok(());
+        };
+        let rejected = target.cut_at_rejected_owner(&mut batch).await?;
+        let result = target.importer.put(&batch.rows, target.on_duplicate).await?;
+        let on_duplicate = target.on_duplicate;
+        self.summary.new_users += result.new_users;
+        self.count(&batch, &result.outcomes, on_duplicate)?;
+        if let Some((line, reason)) = rejected {
+            self.report_fault(line, &reason);
+            return Err(StopReason::Faults);
+        }
+        self.report_progress(&batch);
+        Ok(())
     }
 
     fn count(
         &mut self,
         batch: &Batch,
         outcomes: &[ImportOutcome],
-        skip: bool,
-        on_event: &mut impl FnMut(ImportEvent<'_>),
-    ) {
+        on_duplicate: OnDuplicate,
+    ) -> Result<(), StopReason> {
         for ((row, line), outcome) in batch.rows.iter().zip(&batch.lines).zip(outcomes) {
-            let (owner, id) = (&row.owner, row.plant.id);
+            let line = *line;
+            let owner = &*row.owner;
+            let id = row.plant.id;
             match outcome {
-                ImportOutcome::Stored => self.stored += 1,
-                ImportOutcome::Same | ImportOutcome::Different if !skip => {
-                    self.stop = Some(StopReason::Taken { line: *line, owner: (**owner).clone(), id });
-                    return;
+                ImportOutcome::Stored => self.summary.stored += 1,
+                _ if on_duplicate == OnDuplicate::Stop => {
+                    return Err(StopReason::Taken { line, owner: owner.clone(), id });
                 }
-                ImportOutcome::Same => self.same += 1,
+                ImportOutcome::Same => self.summary.same += 1,
                 ImportOutcome::Different => {
-                    self.different += 1;
-                    on_event(ImportEvent::Skipped { line: *line, owner, id });
+                    self.summary.different += 1;
+                    (self.on_event)(ImportEvent::Skipped { line, owner, id });
                 }
             }
-            self.through = *line;
+            self.summary.through = line;
         }
+        Ok(())
+    }
+
+    fn report_fault(&mut self, line: u64, reason: &str) {
+        self.summary.faulty += 1;
+        self.summary.stop = Some(StopReason::Faults);
+        (self.on_event)(ImportEvent::Fault { line, reason });
+    }
+
+    fn report_progress(&mut self, batch: &Batch) {
+        let ImportSummary { stored, same, different, .. } = self.summary;
+        let progress = TransferProgress::of(stored + same + different, batch.bytes, self.size);
+        (self.on_event)(ImportEvent::Progress(progress));
+    }
+}
+
+impl Target<'_> {
+    /// Cuts the batch before the first line whose owner does not exist and has a name that is not allowed for new users. Returns
+    /// the number of that line and its fault.
+    async fn cut_at_rejected_owner(&self, batch: &mut Batch) -> Result<Option<(u64, String)>, StoreError> {
+        let mut known: Option<&UserName> = None;
+        for (index, row) in batch.rows.iter().enumerate() {
+            let owner = &*row.owner;
+            let Err(fault) = owner.check_new() else { continue };
+            if known == Some(owner) || self.store.find_user(owner).await?.is_some() {
+                known = Some(owner);
+                continue;
+            }
+            batch.rows.truncate(index);
+            return Ok(Some((batch.lines[index], format!("`owner`: {fault}"))));
+        }
+        Ok(None)
     }
 }
 
@@ -288,9 +278,10 @@ struct Batch {
 
 enum ParserOutput {
     Batch(Batch),
+    /// Line number and reason.
     Fault(u64, String),
-    Unreadable(io::Error),
-    Short(u64),
+    /// Ends the import. No output follows.
+    End(StopReason),
 }
 
 /// Starts a thread that reads and validates the input. It ends with the input, or when the receiver is dropped.
@@ -303,7 +294,7 @@ fn parse(input: ImportInput<impl BufRead + Send + 'static>) -> mpsc::Receiver<Pa
         let _ = parser.run(input);
     };
     if let Err(error) = thread::Builder::new().name("parser".to_owned()).spawn(parser) {
-        let _ = failed.try_send(ParserOutput::Unreadable(error));
+        let _ = failed.try_send(ParserOutput::End(StopReason::Input(error)));
     }
     parsed
 }
@@ -324,21 +315,24 @@ impl Parser {
     fn run(&mut self, mut input: ImportInput<impl BufRead>) -> Result<(), Disconnected> {
         let mut line = Vec::new();
         for number in 1.. {
-            let read = if number < input.from_line {
-                input.lines.skip_until(b'\n').map(|length| Some((length, false)))
+            let is_skipped = number < input.from_line;
+            let read = if is_skipped {
+                input.lines.skip_until(b'\n').map(Some)
             } else {
-                next_line(&mut input.lines, &mut line).map(|length| length.map(|length| (length, true)))
+                next_line(&mut input.lines, &mut line)
             };
             match read {
                 Err(error) => {
                     self.send_batch()?;
-                    return self.send(ParserOutput::Unreadable(error));
+                    return self.send(ParserOutput::End(StopReason::Input(error)));
                 }
-                Ok(Some((0, _))) if number < input.from_line => return self.send(ParserOutput::Short(number - 1)),
-                Ok(Some((0, _))) => break,
-                Ok(Some((length, counts))) => {
+                Ok(Some(0)) if is_skipped => {
+                    return self.send(ParserOutput::End(StopReason::Short { lines: number - 1 }));
+                }
+                Ok(Some(0)) => break,
+                Ok(Some(length)) => {
                     self.batch.bytes += length as u64;
-                    if counts {
+                    if !is_skipped {
                         self.take(number, &line)?;
                     }
                 }

@@ -1,36 +1,13 @@
-//! Lines of imports and exports, one for each plant: `{"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}`.
+//! Lines of an import, one for each plant: `{"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}`.
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::table::Cell;
 use plantstore_model::body::BodyError;
 use plantstore_model::plant::NewPlant;
 use plantstore_model::user::UserName;
-
-#[derive(Serialize)]
-struct PlantLine<'a> {
-    owner: &'a str,
-    id: i64,
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tag: Option<&'a str>,
-}
-
-/// Appends the line of a plant.
-pub(super) fn write(buffer: &mut Vec<u8>, plant: &[Cell]) {
-    let [_, id, owner, name, tag, _] = plant else { return };
-    let line = PlantLine {
-        owner: owner.text().unwrap_or_default(),
-        id: id.integer(),
-        name: name.text().unwrap_or_default(),
-        tag: tag.text(),
-    };
-    serde_json::to_writer(&mut *buffer, &line).expect("serialization to memory succeeds");
-    buffer.push(b'\n');
-}
 
 /// A plant to import.
 #[derive(Clone, Debug)]
@@ -38,6 +15,13 @@ pub(super) struct ImportRow {
     /// Created if there is no user of that name.
     pub(super) owner: Arc<UserName>,
     pub(super) plant: NewPlant,
+}
+
+/// Behaviour of an import if the owner already has a plant with the id of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDuplicate {
+    Stop,
+    Skip,
 }
 
 /// Outcome of one plant of a batch.

@@ -1,6 +1,6 @@
 //! Snapshot of a database, restore into an empty database, and import.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use futures_util::{TryStreamExt, pin_mut};
 use jiff::Timestamp;
-use tokio::sync::mpsc::Sender;
 use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
-use super::line::{ImportOutcome, ImportResult, ImportRow};
-use super::snapshot::{LastIds, Selection, Snapshot, SnapshotError, SnapshotMessage, SnapshotStart, last_message};
-use super::table::{Cell, Chunk, Column, KEYS, PLANTS, SHARES, TOKENS, Table, USERS, names};
+use super::line::{ImportOutcome, ImportResult, ImportRow, OnDuplicate};
+use super::snapshot::{LastIds, Selection, Snapshot, SnapshotMessage, SnapshotSender, SnapshotStart};
+use super::table::{Cell, Chunk, Column, PLANTS, Table, USERS, names};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::options::{OpenOptions, SchemaChange};
 use crate::postgres::{
@@ -27,6 +26,7 @@ use plantstore_model::plant::Tag;
 
 /// Timeout for the next row. The database may have to sort the rows first.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(600);
+const LOST_DURING_COMMIT: &str = "the connection to the database was lost during the commit";
 /// The version of a user is in another table.
 const USERS_WITH_VERSIONS: &str = "users LEFT JOIN collections ON collections.user_id = users.user_id
     WHERE CAST($1 AS text) IS NULL OR users.name = $1";
@@ -65,9 +65,9 @@ fn read(client: Arc<Client>, selection: Selection) -> Snapshot {
     let (sender, snapshot) = Snapshot::channel();
     tokio::spawn(async move {
         let reader = SnapshotReader { client, selection, sender };
-        if let Some(last) = last_message(reader.read().await) {
-            let _ = reader.sender.send(last).await;
-        }
+        let last = reader.read().await.map(|()| SnapshotMessage::End);
+        // Fails if the receiver is gone.
+        let _ = reader.sender.send(last).await;
     });
     snapshot
 }
@@ -75,27 +75,24 @@ fn read(client: Arc<Client>, selection: Selection) -> Snapshot {
 struct SnapshotReader {
     client: Arc<Client>,
     selection: Selection,
-    sender: Sender<SnapshotMessage>,
+    sender: SnapshotSender,
 }
 
 impl SnapshotReader {
-    async fn read(&self) -> Result<(), SnapshotError> {
+    async fn read(&self) -> Result<(), StoreError> {
         let mut start = SnapshotStart {
             users: self.count(&USERS).await?,
             plants: self.count(&PLANTS).await?,
             last_ids: LastIds::default(),
         };
-        let is_whole = self.selection == Selection::Everything;
-        if is_whole {
+        if self.selection == Selection::Everything {
             start.last_ids = self.last_ids().await?;
         }
-        self.send(SnapshotMessage::Start(start)).await?;
-        if is_whole {
-            for table in [&USERS, &TOKENS, &SHARES, &KEYS] {
-                self.send_rows(table).await?;
-            }
+        self.sender.send(Ok(SnapshotMessage::Start(start))).await?;
+        for table in self.selection.tables() {
+            self.send_rows(table).await?;
         }
-        self.send_rows(&PLANTS).await
+        Ok(())
     }
 
     async fn count(&self, table: &Table) -> Result<u64, StoreError> {
@@ -129,7 +126,7 @@ impl SnapshotReader {
         })
     }
 
-    async fn send_rows(&self, table: &'static Table) -> Result<(), SnapshotError> {
+    async fn send_rows(&self, table: &'static Table) -> Result<(), StoreError> {
         let rows = if table.name == USERS.name { USERS_WITH_VERSIONS } else { table.rows };
         let columns = table.select_list().replace("users.version", "coalesce(collections.version, 0)");
         // Collation "C" sorts by bytes, as SQLite does.
@@ -139,16 +136,12 @@ impl SnapshotReader {
         pin_mut!(found);
         let mut chunk = Chunk::new(table);
         while let Some(row) = wait_for(found.try_next()).await? {
-            chunk.read(|index, column| cell(&row, index, column))?;
+            chunk.read(|index, column| cell(&row, index, column)).map_err(StoreError::BadRow)?;
             if let Some(full) = chunk.take_full() {
-                self.send(SnapshotMessage::Rows(full)).await?;
+                self.sender.send(Ok(SnapshotMessage::Rows(full))).await?;
             }
         }
-        self.send(SnapshotMessage::Rows(chunk)).await
-    }
-
-    async fn send(&self, message: SnapshotMessage) -> Result<(), SnapshotError> {
-        self.sender.send(message).await.map_err(|_| SnapshotError::ReceiverGone)
+        self.sender.send(Ok(SnapshotMessage::Rows(chunk))).await
     }
 }
 
@@ -227,7 +220,7 @@ impl RestoreTarget {
     }
 
     pub(super) async fn finish(self) -> Result<(), RestoreError> {
-        Ok(self.connection.commit("the connection to the database was lost during the commit").await?)
+        Ok(self.connection.commit(LOST_DURING_COMMIT).await?)
     }
 }
 
@@ -259,13 +252,17 @@ impl Importer {
         Ok(Self { connection, statements })
     }
 
-    pub(super) async fn put(&mut self, batch: &[ImportRow], stop: bool) -> Result<ImportResult, StoreError> {
-        let (mut batch, mut last) = (batch, None);
+    pub(super) async fn put(
+        &mut self,
+        mut batch: &[ImportRow],
+        on_duplicate: OnDuplicate,
+    ) -> Result<ImportResult, StoreError> {
+        let mut last = None;
         loop {
             let mut imported = self.attempt(batch).await?;
             let taken = imported.outcomes.iter().position(|outcome| *outcome != ImportOutcome::Stored);
-            let Some(taken) = taken.filter(|_| stop) else {
-                self.connection.commit("the connection to the database was lost during the commit").await?;
+            let Some(taken) = taken.filter(|_| on_duplicate == OnDuplicate::Stop) else {
+                self.connection.commit(LOST_DURING_COMMIT).await?;
                 imported.outcomes.extend(last);
                 return Ok(imported);
             };
@@ -290,87 +287,72 @@ impl Importer {
     }
 
     async fn store(&self, batch: &[ImportRow]) -> Result<ImportResult, Error> {
-        self.connection.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
-        let (owners, new_users) = self.owners(batch).await?;
-        let owner_of = |row: &ImportRow| owners[row.owner.as_str()];
-        let touched: Vec<i64> = owners.values().copied().collect::<BTreeSet<_>>().into_iter().collect();
-        self.connection.client.execute(&self.statements.advance_versions, &[&touched]).await?;
+        let client = &self.connection.client;
+        client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+        let BatchOwners { ids, new_users } = self.owners(batch).await?;
+        let key_of = |row: &ImportRow| (ids[row.owner.as_str()], row.plant.id.get());
+        let owners: BTreeSet<i64> = ids.values().copied().collect();
+        client.execute(&self.statements.advance_versions, &[&Vec::from_iter(owners)]).await?;
         // Only the first of several rows with the same key is sent.
         let mut firsts = HashMap::new();
         for (index, row) in batch.iter().enumerate() {
-            firsts.entry((owner_of(row), row.plant.id.get())).or_insert(index);
+            firsts.entry(key_of(row)).or_insert(index);
         }
-        let mut sent: Vec<usize> = firsts.values().copied().collect();
-        sent.sort_unstable();
-        let stored = self.send(batch, &sent, owner_of).await?;
-        let known = self.known(batch, &sent, &stored, owner_of).await?;
+        let rows = batch.iter().enumerate().filter(|(index, row)| firsts[&key_of(row)] == *index);
+        let sent: Vec<&ImportRow> = rows.map(|(_, row)| row).collect();
+        let (users, plants): (Vec<i64>, Vec<i64>) = sent.iter().map(|row| key_of(row)).unzip();
+        let names: Vec<&str> = sent.iter().map(|row| row.plant.name.as_str()).collect();
+        let tags: Vec<Option<&str>> = sent.iter().map(|row| row.plant.tag.as_ref().map(Tag::as_str)).collect();
+        let stored = client.query(&self.statements.create, &[&users, &plants, &names, &tags]).await?;
+        let stored = changed_plants(&stored)?;
+        let existing = self.existing(firsts.keys().filter(|key| !stored.contains(key))).await?;
         let outcomes = batch.iter().enumerate().map(|(index, row)| {
-            let key = (owner_of(row), row.plant.id.get());
-            let first = firsts.get(&key).map_or(row, |first| &batch[*first]);
-            match known.get(&key) {
-                None if firsts.get(&key) == Some(&index) => ImportOutcome::Stored,
-                None if first.plant == row.plant => ImportOutcome::Same,
-                Some(text) if *text == text_of(row) => ImportOutcome::Same,
-                None | Some(_) => ImportOutcome::Different,
-            }
+            let key = key_of(row);
+            let is_same = match existing.get(&key) {
+                Some((name, tag)) => {
+                    name == row.plant.name.as_str() && tag.as_deref() == row.plant.tag.as_ref().map(Tag::as_str)
+                }
+                None if firsts[&key] == index => return ImportOutcome::Stored,
+                None => batch[firsts[&key]].plant == row.plant,
+            };
+            if is_same { ImportOutcome::Same } else { ImportOutcome::Different }
         });
         Ok(ImportResult { outcomes: outcomes.collect(), new_users })
     }
 
-    /// Returns the ids of the owners, and the number of new users.
-    async fn owners(&self, batch: &[ImportRow]) -> Result<(HashMap<String, i64>, u64), Error> {
+    /// Returns the owners of a batch, who are created if there are none.
+    async fn owners(&self, batch: &[ImportRow]) -> Result<BatchOwners, Error> {
         const KNOWN: &str = "SELECT name, user_id FROM plantstore.users WHERE name = ANY($1::text[])";
-        let names: Vec<&str> =
-            batch.iter().map(|row| row.owner.as_str()).collect::<BTreeSet<_>>().into_iter().collect();
+        let names: BTreeSet<&str> = batch.iter().map(|row| row.owner.as_str()).collect();
+        let names = Vec::from_iter(names);
         let known = self.connection.client.query(KNOWN, &[&names]).await?.len();
         let now = vec![Timestamp::now().as_second(); names.len()];
         let found = self.connection.client.query(&self.statements.create_users, &[&names, &now]).await?;
-        let owners = found.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?;
-        Ok((owners, (names.len() - known) as u64))
+        let ids = found.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?;
+        Ok(BatchOwners { ids, new_users: (names.len() - known) as u64 })
     }
 
-    /// Stores the rows with these indexes, and returns those that were inserted, as user and plant id.
-    async fn send(
+    /// Returns the names and tags of existing plants. Other writers cannot change them, because the owners' versions are locked.
+    async fn existing(
         &self,
-        batch: &[ImportRow],
-        sent: &[usize],
-        owner_of: impl Fn(&ImportRow) -> i64,
-    ) -> Result<HashSet<(i64, i64)>, Error> {
-        let column =
-            |value: &dyn Fn(&ImportRow) -> i64| sent.iter().map(|index| value(&batch[*index])).collect::<Vec<_>>();
-        let (users, ids) = (column(&owner_of), column(&|row| row.plant.id.get()));
-        let names: Vec<&str> = sent.iter().map(|index| batch[*index].plant.name.as_str()).collect();
-        let tags: Vec<Option<&str>> =
-            sent.iter().map(|index| batch[*index].plant.tag.as_ref().map(Tag::as_str)).collect();
-        let stored = self.connection.client.query(&self.statements.create, &[&users, &ids, &names, &tags]).await?;
-        changed_plants(&stored)
-    }
-
-    /// Returns the existing plants among the rows with these indexes. Other writers cannot change them, because the owners'
-    /// versions are locked.
-    async fn known(
-        &self,
-        batch: &[ImportRow],
-        sent: &[usize],
-        stored: &HashSet<(i64, i64)>,
-        owner_of: impl Fn(&ImportRow) -> i64,
+        keys: impl Iterator<Item = &(i64, i64)>,
     ) -> Result<HashMap<(i64, i64), (String, Option<String>)>, Error> {
         const KNOWN: &str = "
             SELECT plants.user_id, plants.plant_id, name, tag
             FROM unnest($1::bigint[], $2::bigint[]) AS requested (user_id, plant_id)
             JOIN plantstore.plants ON plants.user_id = requested.user_id AND plants.plant_id = requested.plant_id";
-        let keys = sent.iter().map(|index| (owner_of(&batch[*index]), batch[*index].plant.id.get()));
-        let (users, ids): (Vec<i64>, Vec<i64>) = keys.filter(|key| !stored.contains(key)).unzip();
-        if ids.is_empty() {
+        let (users, plants): (Vec<i64>, Vec<i64>) = keys.copied().unzip();
+        if plants.is_empty() {
             return Ok(HashMap::new());
         }
-        let found = self.connection.client.query(KNOWN, &[&users, &ids]).await?;
-        let known =
-            found.iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), (row.try_get(2)?, row.try_get(3)?))));
-        known.collect()
+        let found = self.connection.client.query(KNOWN, &[&users, &plants]).await?;
+        let plant = |row: &Row| Ok(((row.try_get(0)?, row.try_get(1)?), (row.try_get(2)?, row.try_get(3)?)));
+        found.iter().map(plant).collect()
     }
 }
 
-fn text_of(row: &ImportRow) -> (String, Option<String>) {
-    (row.plant.name.as_str().to_owned(), row.plant.tag.as_ref().map(|tag| tag.as_str().to_owned()))
+struct BatchOwners {
+    /// By name.
+    ids: HashMap<String, i64>,
+    new_users: u64,
 }

@@ -1,13 +1,17 @@
 //! Consistent snapshots of stores, which the engines send through a channel.
 
+use std::time::Duration;
+
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use super::table::{Chunk, TOKENS, USERS};
+use super::table::{Chunk, PLANTS, TOKENS, Table, USERS};
 use crate::error::{BadRow, StoreError};
 use plantstore_model::user::UserName;
 
 /// Capacity of the channel. It bounds the memory of a snapshot.
 const CHUNKS_WAITING: usize = 4;
+/// Timeout for the receiver to receive a chunk. The WAL of SQLite cannot be reset during a snapshot, and grows with every write.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The part of a store that a snapshot contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +31,11 @@ impl Selection {
             Self::PlantsOf(user) => Some(user.as_str()),
             Self::Everything | Self::Plants => None,
         }
+    }
+
+    /// Returns the tables of the snapshot in their order.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &'static Table> {
+        Table::ALL.into_iter().filter(move |table| *self == Self::Everything || table.name == PLANTS.name)
     }
 }
 
@@ -62,51 +71,36 @@ impl LastIds {
 /// Message from an engine to the receiver of a snapshot.
 pub(super) enum SnapshotMessage {
     Start(SnapshotStart),
-    /// Chunks come in the order of [`Table::ALL`](super::table::Table::ALL).
+    /// Chunks come in the order of [`Table::ALL`].
     Rows(Chunk),
     End,
-    Failed(StoreError),
 }
 
-/// Error that ends the reading of a snapshot.
-pub(super) enum SnapshotError {
-    Failed(StoreError),
-    /// The receiver was dropped, or did not receive anything for too long.
-    ReceiverGone,
-}
+/// Sends the messages of a snapshot. An error or [`SnapshotMessage::End`] is the last one.
+pub(super) struct SnapshotSender(Sender<Result<SnapshotMessage, StoreError>>);
 
-impl From<StoreError> for SnapshotError {
-    fn from(error: StoreError) -> Self {
-        Self::Failed(error)
+impl SnapshotSender {
+    /// Sends a message. Fails if the receiver was dropped, or received nothing for a minute.
+    pub(super) async fn send(&self, message: Result<SnapshotMessage, StoreError>) -> Result<(), StoreError> {
+        self.0.send_timeout(message, STALL_TIMEOUT).await.map_err(|_| closed())
     }
 }
 
-impl From<BadRow> for SnapshotError {
-    fn from(row: BadRow) -> Self {
-        Self::Failed(StoreError::BadRow(row))
-    }
-}
-
-/// Returns the last message of a snapshot, unless its receiver is gone.
-pub(super) fn last_message(read: Result<(), SnapshotError>) -> Option<SnapshotMessage> {
-    match read {
-        Ok(()) => Some(SnapshotMessage::End),
-        Err(SnapshotError::Failed(error)) => Some(SnapshotMessage::Failed(error)),
-        Err(SnapshotError::ReceiverGone) => None,
-    }
+fn closed() -> StoreError {
+    StoreError::Unavailable("the snapshot was closed because its reader received nothing for a minute".to_owned())
 }
 
 /// A consistent snapshot of a store. Later writes are not part of it, and are not blocked by it. It is read on demand, in bounded
 /// memory.
 pub struct Snapshot {
-    messages: Receiver<SnapshotMessage>,
+    messages: Receiver<Result<SnapshotMessage, StoreError>>,
 }
 
 impl Snapshot {
     /// Returns a snapshot and the sender for its messages.
-    pub(super) fn channel() -> (Sender<SnapshotMessage>, Self) {
+    pub(super) fn channel() -> (SnapshotSender, Self) {
         let (sender, messages) = channel(CHUNKS_WAITING);
-        (sender, Self { messages })
+        (SnapshotSender(sender), Self { messages })
     }
 
     /// Returns the sizes. Call it first.
@@ -117,8 +111,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the next rows; `None` after the last. If nothing is received for a minute, the engine may close the snapshot, which is
-    /// an error.
+    /// Returns the next rows; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Chunk>, StoreError> {
         match self.receive().await? {
             SnapshotMessage::Rows(chunk) => Ok(Some(chunk)),
@@ -127,12 +120,20 @@ impl Snapshot {
     }
 
     async fn receive(&mut self) -> Result<SnapshotMessage, StoreError> {
-        match self.messages.recv().await {
-            Some(SnapshotMessage::Failed(error)) => Err(error),
-            Some(message) => Ok(message),
-            None => Err(StoreError::Unavailable(
-                "the snapshot was closed because its reader received nothing for a minute".to_owned(),
-            )),
-        }
+        self.messages.recv().await.unwrap_or_else(|| Err(closed()))
+    }
+}
+
+/// Progress of a copy, an export or an import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferProgress {
+    pub plants: u64,
+    /// Percentage of the whole, if that is known.
+    pub percent: Option<u64>,
+}
+
+impl TransferProgress {
+    pub(super) fn of(plants: u64, done: u64, whole: u64) -> Self {
+        Self { plants, percent: done.saturating_mul(100).checked_div(whole).map(|percent| percent.min(100)) }
     }
 }
