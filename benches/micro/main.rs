@@ -38,7 +38,7 @@ impl Fixture {
             timeout: TIMEOUT,
             await_server: false,
         };
-        let (store, _) = Store::open(&format!("sqlite:{file}").parse::<StoreUrl>()?, options).await?;
+        let store = Store::open(&format!("sqlite:{file}").parse::<StoreUrl>()?, options).await?.store;
         let name = UserName::parse("ada")?;
         let user = store.ensure_user(&name).await?;
         let token = PlainToken::generate()?;

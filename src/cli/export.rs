@@ -47,7 +47,8 @@ impl Options {
             let exported = match self.output.as_deref().filter(|path| !is_dash(path)) {
                 Some(path) => {
                     discard_partial_files_on_end_signal()?;
-                    let mut file = NewFile::begin(path, self.force).map_err(advise)?;
+                    let file = if self.force { NewFile::replace(path) } else { NewFile::create(path) };
+                    let mut file = file.map_err(advise)?;
                     let exported = write(snapshot, file.file()).await?;
                     self.reject_unknown_user(&exported)?;
                     file.finish()?;

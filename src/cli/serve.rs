@@ -153,8 +153,7 @@ impl Options {
             timeout: self.limits.store_timeout,
             await_server: true,
         };
-        let (store, _) = Store::open(url, options).await?;
-        let store = Arc::new(store);
+        let store = Arc::new(Store::open(url, options).await?.store);
         if let Err(error) = store.ping().await {
             tracing::warn!(%error, "the store does not respond yet: not ready");
         }

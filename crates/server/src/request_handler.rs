@@ -265,8 +265,8 @@ mod tests {
             timeout,
             await_server: false,
         };
-        let (store, _) = Store::open(&StoreUrl::Sqlite(file), options).await.expect("a store");
-        Arc::new(store)
+        let opened = Store::open(&StoreUrl::Sqlite(file), options).await.expect("a store");
+        Arc::new(opened.store)
     }
 
     fn state(store: &Arc<Store>) -> AppState {

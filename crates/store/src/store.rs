@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
+use futures_util::future::{BoxFuture, FutureExt as _};
 
 use crate::error::{OpenError, StoreError};
 use crate::options::OpenOptions;
@@ -36,17 +36,27 @@ pub enum Store {
     Postgres(Postgres),
 }
 
+pub struct OpenedStore {
+    pub store: Store,
+    pub is_new: bool,
+}
+
 impl Store {
-    /// Opens a store, and migrates its schema if the options say so. Also returns true if the store is new.
-    pub fn open(url: &StoreUrl, options: OpenOptions) -> BoxFuture<'_, Result<(Self, bool), OpenError>> {
-        match url {
-            StoreUrl::Sqlite(path) => {
-                Sqlite::open(path, options).map_ok(|(engine, created)| (Self::Sqlite(engine), created)).boxed()
-            }
-            StoreUrl::Postgres(url) => {
-                Postgres::open(url, options).map_ok(|(engine, created)| (Self::Postgres(engine), created)).boxed()
-            }
+    /// Opens a store, and migrates its schema if the options say so.
+    pub fn open(url: &StoreUrl, options: OpenOptions) -> BoxFuture<'_, Result<OpenedStore, OpenError>> {
+        async move {
+            Ok(match url {
+                StoreUrl::Sqlite(path) => {
+                    let (engine, is_new) = Sqlite::open(path, options)?;
+                    OpenedStore { store: Self::Sqlite(engine), is_new }
+                }
+                StoreUrl::Postgres(url) => {
+                    let (engine, is_new) = Postgres::open(url, options).await?;
+                    OpenedStore { store: Self::Postgres(engine), is_new }
+                }
+            })
         }
+        .boxed()
     }
 
     /// Distributes the tables of a PostgreSQL database over the workers of the extension Citus, and returns where each table is.
@@ -149,7 +159,8 @@ impl Store {
         while remaining > 0 {
             let before = remaining;
             let count = |range, id, _: &str, _: Option<&str>| {
-                (last, remaining) = (Some((id, range)), remaining - 1);
+                last = Some((id, range));
+                remaining -= 1;
                 if remaining == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             if !self.list(&mut ranges, before, count).await?.more {

@@ -1,16 +1,21 @@
-//! URLs of stores.
-
-mod postgres;
+//! URLs of stores, and password files of PostgreSQL.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-pub(crate) use self::postgres::TlsMode;
-pub use self::postgres::{PasswordFileError, PostgresUrl, PostgresUrlError};
+use tokio_postgres::Config;
+use tokio_postgres::config::{ChannelBinding, Host};
 
 /// Characters of an unknown scheme that the error message shows.
 const SCHEME_SHOWN_CHARS: usize = 20;
+const EXAMPLE: &str = "postgres://user@host:5432/database?sslmode=verify-full";
+const PORT: u16 = 5432;
+/// Value of `sslrootcert` for the system's authorities.
+const SYSTEM: &str = "system";
 
 /// URL of a store: `sqlite:PATH` or `postgres://…`. Displayed without the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,22 +72,285 @@ pub enum StoreUrlError {
     Postgres(#[from] PostgresUrlError),
 }
 
+/// The parameter `sslmode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TlsMode {
+    Disable,
+    /// TLS if the server supports it, without verification.
+    Prefer,
+    /// TLS without verification.
+    Require,
+    /// The certificate must be signed by a trusted authority.
+    VerifyCa,
+    /// The certificate must also match the host name.
+    VerifyFull,
+}
+
+impl TlsMode {
+    fn parse(value: &str) -> Result<Self, PostgresUrlError> {
+        match value {
+            "disable" => Ok(Self::Disable),
+            "prefer" => Ok(Self::Prefer),
+            "require" => Ok(Self::Require),
+            "verify-ca" => Ok(Self::VerifyCa),
+            "verify-full" => Ok(Self::VerifyFull),
+            _ => Err(PostgresUrlError::Value("sslmode must be disable, prefer, require, verify-ca or verify-full")),
+        }
+    }
+
+    /// Returns the mode with which certificates are verified if the URL names authorities to trust.
+    fn with_authorities(given: Option<Self>, authorities: &str) -> Result<Self, PostgresUrlError> {
+        match given {
+            None | Some(Self::VerifyFull) => Ok(Self::VerifyFull),
+            // As in libpq: the system's authorities sign certificates for any host, so the name must be verified, too.
+            Some(_) if authorities == SYSTEM => {
+                Err(PostgresUrlError::Value("sslrootcert=system needs sslmode=verify-full"))
+            }
+            Some(Self::Require | Self::VerifyCa) => Ok(Self::VerifyCa),
+            Some(Self::Disable | Self::Prefer) => {
+                Err(PostgresUrlError::Value("sslrootcert needs sslmode=verify-full, verify-ca or require"))
+            }
+        }
+    }
+}
+
+/// URL of a PostgreSQL database, with one or more hosts of a cluster. Displayed without the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PostgresUrl {
+    pub(crate) config: Config,
+    pub(crate) tls_mode: TlsMode,
+    /// File of authorities to trust instead of the system's.
+    pub(crate) authorities: Option<PathBuf>,
+}
+
+/// Errors of parsing a URL. The messages never quote the URL, because any part of a malformed URL may be a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostgresUrlError {
+    #[error(
+        "not a URL of a database: write it as {EXAMPLE} (with characters such as @ : / ? # % in a password percent-encoded)"
+    )]
+    Malformed,
+    #[error("the host is missing: write it as {EXAMPLE}")]
+    NoHost,
+    #[error("give every host its port, or all of them one: host1:5432,host2:5432")]
+    Ports,
+    #[error(
+        "unknown parameter: known are sslmode, sslrootcert, target_session_attrs, host, port, user, password, dbname, options, application_name, channel_binding"
+    )]
+    Parameter,
+    #[error("{0}")]
+    Value(&'static str),
+}
+
+impl FromStr for PostgresUrl {
+    type Err = PostgresUrlError;
+
+    fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
+        let (address, parameters) = text.split_once('?').unwrap_or((text, ""));
+        let config: Config = address.parse().map_err(|_| PostgresUrlError::Malformed)?;
+        let mut url = Self { config, tls_mode: TlsMode::Prefer, authorities: None };
+        let mut tls_mode = None;
+        let mut authorities = None;
+        for (name, value) in form_urlencoded::parse(parameters.as_bytes()) {
+            match &*name {
+                "sslmode" => tls_mode = Some(TlsMode::parse(&value)?),
+                "sslrootcert" => authorities = Some(value),
+                name => url.set(name, &value)?,
+            }
+        }
+        url.tls_mode = match &authorities {
+            Some(authorities) => TlsMode::with_authorities(tls_mode, authorities)?,
+            None => tls_mode.unwrap_or(TlsMode::Prefer),
+        };
+        url.authorities = authorities.filter(|file| file != SYSTEM).map(|file| file.into_owned().into());
+        match (url.config.get_hosts().len(), url.config.get_ports().len()) {
+            (0, _) => Err(PostgresUrlError::NoHost),
+            (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlError::Ports),
+            _ => Ok(url),
+        }
+    }
+}
+
+impl PostgresUrl {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), PostgresUrlError> {
+        let config = &mut self.config;
+        match name {
+            // The connector always requires a primary.
+            "target_session_attrs" if matches!(value, "read-write" | "primary" | "any") => config,
+            "target_session_attrs" => {
+                return Err(PostgresUrlError::Value(
+                    "target_session_attrs must be read-write: only the primary will do",
+                ));
+            }
+            "host" => value.split(',').fold(config, Config::host),
+            "port" => {
+                let ports = value.split(',').map(str::parse).collect::<Result<Vec<u16>, _>>();
+                let ports = ports.map_err(|_| PostgresUrlError::Value("port must be a number up to 65535"))?;
+                ports.into_iter().fold(config, Config::port)
+            }
+            "user" => config.user(value),
+            "password" => config.password(value),
+            "dbname" => config.dbname(value),
+            "options" => config.options(value),
+            "application_name" => config.application_name(value),
+            "channel_binding" => config.channel_binding(match value {
+                "disable" => ChannelBinding::Disable,
+                "prefer" => ChannelBinding::Prefer,
+                "require" => ChannelBinding::Require,
+                _ => return Err(PostgresUrlError::Value("channel_binding must be disable, prefer or require")),
+            }),
+            _ => return Err(PostgresUrlError::Parameter),
+        };
+        Ok(())
+    }
+
+    /// Returns the first host on another machine, unless its name and certificate are verified.
+    pub fn unverified_host(&self) -> Option<&str> {
+        let is_loopback =
+            |name: &str| name == "localhost" || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        self.config.get_hosts().iter().find_map(|host| match host {
+            Host::Tcp(name) if self.tls_mode != TlsMode::VerifyFull && !is_loopback(name) => Some(name.as_str()),
+            Host::Tcp(_) | Host::Unix(_) => None,
+        })
+    }
+
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Host, u16)> {
+        let ports = self.config.get_ports();
+        let port = move |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(PORT);
+        self.config.get_hosts().iter().enumerate().map(move |(index, host)| (host, port(index)))
+    }
+
+    /// Returns true if the URL itself contains a password.
+    pub fn has_password(&self) -> bool {
+        self.config.get_password().is_some()
+    }
+
+    pub fn set_password(&mut self, password: &str) {
+        self.config.password(password);
+    }
+
+    /// Sets the password to the first match in a PostgreSQL password file, whose lines are
+    /// `host:port:database:user:password` with `*` as wildcard.
+    pub fn set_password_from(&mut self, file: &Path) -> Result<(), PasswordFileError> {
+        let unreadable = |error: std::io::Error| PasswordFileError::Unreadable {
+            path: file.display().to_string(),
+            reason: error.to_string(),
+        };
+        let mode = fs::metadata(file).map_err(unreadable)?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(PasswordFileError::Open(file.display().to_string()));
+        }
+        let text = fs::read_to_string(file).map_err(unreadable)?;
+        let user = self.config.get_user().unwrap_or_default().to_owned();
+        let database = self.config.get_dbname().unwrap_or(&user).to_owned();
+        let found = self.hosts().find_map(|(host, port)| {
+            let host = match host {
+                Host::Tcp(host) => host.as_str(),
+                Host::Unix(_) => "localhost",
+            };
+            find_password(&text, &[host, &port.to_string(), &database, &user])
+        });
+        if let Some(password) = found {
+            self.config.password(password);
+        }
+        Ok(())
+    }
+}
+
+/// Errors of reading a password file.
+#[derive(Debug, thiserror::Error)]
+pub enum PasswordFileError {
+    #[error("cannot read the password file {path}: {reason}")]
+    Unreadable { path: String, reason: String },
+    #[error("others can read the password file {0}: make it private with chmod 600")]
+    Open(String),
+}
+
+fn find_password(text: &str, wanted: &[&str; 4]) -> Option<String> {
+    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let fields = fields(line);
+        let password = fields.get(4)?;
+        let matches = fields.iter().zip(wanted).all(|(pattern, wanted)| pattern == "*" || pattern == wanted);
+        matches.then(|| password.clone())
+    })
+}
+
+/// Splits a line at its colons. A backslash escapes the next character.
+fn fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            character => {
+                let taken = if character == '\\' { characters.next().unwrap_or('\\') } else { character };
+                fields.last_mut().expect("there is always a last field").push(taken);
+            }
+        }
+    }
+    fields
+}
+
+impl fmt::Display for PostgresUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("postgres://")?;
+        if let Some(user) = self.config.get_user() {
+            write!(formatter, "{user}@")?;
+        }
+        for (index, (host, port)) in self.hosts().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            match host {
+                Host::Tcp(host) => write!(formatter, "{comma}{host}:{port}")?,
+                Host::Unix(path) => write!(formatter, "{comma}{}:{port}", path.display())?,
+            }
+        }
+        write!(formatter, "/{}", self.config.get_dbname().unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for PostgresUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{self}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn store_url_is_parsed_or_rejected() {
-        let path = |text: &str| match text.parse()? {
-            StoreUrl::Sqlite(path) => Ok(path),
-            StoreUrl::Postgres(url) => panic!("{url}"),
-        };
-        assert_eq!(path("sqlite:plantstore.db"), Ok("plantstore.db".into()));
-        assert_eq!(path("sqlite:/var/lib/p.db"), Ok("/var/lib/p.db".into()));
-        assert_eq!(path("sqlite:///var/lib/p.db"), Ok("/var/lib/p.db".into()));
-        assert_eq!(path("plantstore.db"), Err(StoreUrlError::NoScheme));
-        assert_eq!(path("mysql://u:secret@h/d"), Err(StoreUrlError::UnknownScheme("mysql".into())));
-        assert_eq!(path("sqlite:"), Err(StoreUrlError::NoPath));
-        assert_eq!(path("sqlite::memory:"), Err(StoreUrlError::InMemory));
+    fn error_message_never_contains_the_password() {
+        let wrong = [
+            "s3cret.db",
+            "mysql://u:s3cret@h/d",
+            "postgres://",
+            "postgres:///plants",
+            "postgres://u:s3cret?x@h/d",
+            "postgres://u:s3cret@h:port/d",
+            "postgres://u:s3cret@h/d?sslmode=s3cret",
+            "postgres://u:s3cret@h/d?s3cret=1",
+            "postgres://u:s3cret@h/d?target_session_attrs=read-only",
+            "postgres://u:s3cret@a:1,b:2,c:3/d?port=7",
+            "postgres://u:s3cret@h/d?sslmode=require&sslrootcert=system",
+            "postgres://u:s3cret@h/d?sslmode=prefer&sslrootcert=ca.pem",
+            "postgres://u:s3cret@h/d?sslrootcert=ca.pem&sslmode=disable",
+        ];
+        for text in wrong {
+            let words = text.parse::<StoreUrl>().expect_err(text).to_string();
+            assert!(!words.contains("s3cret"), "{text}: {words}");
+        }
+        let right = "postgres://ada:s%40cret@one:5433,two:5434/plants?sslrootcert=ca.pem&target_session_attrs=primary";
+        let url: PostgresUrl = right.parse().expect(right);
+        assert_eq!(format!("{url} {url:?}"), ["postgres://ada@one:5433,two:5434/plants"; 2].join(" "));
+        assert_eq!(url.config.get_password(), Some(&b"s@cret"[..]));
+        assert_eq!(url.tls_mode, TlsMode::VerifyFull, "authorities to trust imply verification");
+    }
+
+    #[test]
+    fn password_file_is_matched_by_line() {
+        let file = "# comment\nother:5432:*:*:wrong\ndb:5432:plants:ada:p\\:w\\\\d:x\n*:*:*:*:any";
+        assert_eq!(find_password(file, &["db", "5432", "plants", "ada"]), Some("p:w\\d:x".to_owned()));
+        assert_eq!(find_password(file, &["db", "5432", "plants", "bob"]), Some("any".to_owned()));
+        assert_eq!(find_password("db:1:a:b\n\n", &["db", "1", "a", "b"]), None);
     }
 }

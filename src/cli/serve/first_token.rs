@@ -71,7 +71,7 @@ fn write(path: &Path, token: &PlainToken, user: &UserName, validity: &str) -> Re
 
 fn write_file(path: &Path, text: &str) -> Result<(), NewFileError> {
     // Replaces the file of a deleted store or of an interrupted start, whose token is not valid.
-    let mut file = NewFile::begin(path, true)?;
+    let mut file = NewFile::replace(path)?;
     let written = file.file().write_all(text.as_bytes());
     written.map_err(|error| NewFileError::Failed(path.to_owned(), error))?;
     file.finish()

@@ -46,7 +46,8 @@ struct Readers {
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
-    pub(crate) async fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+    /// Opens the file. Also returns true if it is new.
+    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
         let created = schema::prepare(path, options.schema_change)?;
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), describe(&error));

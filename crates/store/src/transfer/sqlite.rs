@@ -183,7 +183,7 @@ pub struct RestoreTarget {
 impl RestoreTarget {
     pub(super) fn begin(path: &Path) -> Result<Self, RestoreError> {
         // First, because an existing store may have a write-ahead log as well.
-        let file = NewFile::begin(path, false)?;
+        let file = NewFile::create(path)?;
         reject_leftovers(path)?;
         let connection = prepare(file.partial())
             .map_err(|error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), describe(&error)))?;
