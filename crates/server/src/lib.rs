@@ -1,10 +1,10 @@
 //! The HTTP service, in six top-level modules; imports point from right to left:
 //!
-//! [`options`] ← [`transport`] ← [`observe`] ← [`auth`] ← [`api`] ← [`web`]
+//! `options` ← `transport` ← `observe` ← `auth` ← `api` ← `web`
 //!
-//! [`server`] composes their states into one. A request: [`transport`] reads it from a connection, [`request_handler`] gives it
-//! a context, the router ([`routes`]) finds its handler, the handler's arguments authenticate and parse it, the store executes
-//! it, and the handler returns a response or an [`api::ApiError`].
+//! `server` composes their states into one. A request: `transport` reads it from a connection, `request_handler` gives it
+//! a context, the router (`routes`) finds its handler, the handler's arguments authenticate and parse it, the store executes
+//! it, and the handler returns a response or an `api::ApiError`.
 
 mod api;
 mod auth;

@@ -1,6 +1,7 @@
 //! Handling of every request: its context, early rejections, the router, and common header fields.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -157,7 +158,7 @@ impl Handler for RequestHandler {
         let date = date.to_str().unwrap_or_default();
         let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
         let outcome =
-            Outcome { status: Some(status), error: Some(error.code().0), bytes: body.len() as u64, complete: true };
+            Outcome { status: Some(status), error: Some(error.code()), bytes: body.len() as u64, complete: true };
         context.end(self.state.observe, &outcome);
         [head.as_bytes(), &body].concat()
     }
@@ -178,11 +179,7 @@ impl RequestHandler {
 
     async fn route(&self, request: Request<Body>) -> Response {
         let handled = self.router().call(request);
-        match AssertUnwindSafe(handled).catch_unwind().await {
-            Ok(Ok(response)) => name_allowed_methods(response),
-            // The panic itself is logged where it happens.
-            Err(_panic) => ApiError::Internal("panic".to_owned()).into_response(),
-        }
+        name_allowed_methods(without_panic(handled).await)
     }
 
     /// Returns the origin whose pages may read the response to a request with these headers.
@@ -204,6 +201,12 @@ impl RequestHandler {
             cors.add_headers(headers, allowed_origin);
         }
     }
+}
+
+/// Returns the response of a handler, also if it panics. The panic itself is logged where it happens.
+async fn without_panic(handled: impl Future<Output = Result<Response, Infallible>>) -> Response {
+    let handled = AssertUnwindSafe(handled).catch_unwind().await;
+    handled.map_or_else(|_panic| ApiError::Internal("panic".to_owned()).into_response(), |Ok(response)| response)
 }
 
 /// Checks that a rejection does not concern this path: probes are served however many requests are in flight.

@@ -10,7 +10,7 @@ use hyper::Uri;
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::api::operation::{Access, DEFAULT, Operation, PLANTS, Returns, SELF_SERVICE, SERVICE, inline, list, one};
+use crate::api::operation::{Access, DEFAULT, Operation, Returns, inline, list, one};
 use crate::api::{ApiError, openapi, plants, probes, shares, tokens};
 use crate::auth::{Caller, NoScopeRequired, Public};
 use crate::request_handler::{AppState, NO_ROUTE};
@@ -28,7 +28,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, plants::list),
         Operation {
             line: "GET /plants",
-            tag: PLANTS,
             id: "listPlants",
             summary: "List plants",
             description: "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed \
@@ -46,7 +45,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, plants::create),
         Operation {
             line: "POST /plants",
-            tag: PLANTS,
             id: "createPlant",
             summary: "Create a plant",
             description: "Creates a new plant in the store, with an id of your choice. Fields of the body that are not known are \
@@ -64,7 +62,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, plants::read),
         Operation {
             line: "GET /plants/{id}",
-            tag: PLANTS,
             id: "readPlant",
             summary: "Read a plant",
             description: "Returns a single plant by its id: one of yours, or of another owner who shares with you.",
@@ -80,7 +77,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, plants::delete),
         Operation {
             line: "DELETE /plants/{id}",
-            tag: PLANTS,
             id: "deletePlant",
             summary: "Delete a plant",
             description: "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
@@ -95,7 +91,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, tokens::show_me),
         Operation {
             line: "GET /me",
-            tag: SELF_SERVICE,
             id: "showMe",
             summary: "Show who you are",
             description: "Returns your user name, and the scopes and the expiry time of the token that you sent.",
@@ -110,7 +105,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, tokens::list),
         Operation {
             line: "GET /tokens",
-            tag: SELF_SERVICE,
             id: "listTokens",
             summary: "List your tokens",
             description: "Returns your tokens, also revoked and expired ones, ascending by id; never their secrets.",
@@ -125,7 +119,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, tokens::create),
         Operation {
             line: "POST /tokens",
-            tag: SELF_SERVICE,
             id: "createToken",
             summary: "Create a token",
             description: "Creates a token of your own. Its secret is in the response and is never shown again. It has at most the \
@@ -144,7 +137,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, tokens::revoke),
         Operation {
             line: "DELETE /tokens/{id}",
-            tag: SELF_SERVICE,
             id: "revokeToken",
             summary: "Revoke a token",
             description: "Revokes one of your tokens permanently, on every server within 5 seconds. It may be the one that you \
@@ -160,7 +152,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, shares::list),
         Operation {
             line: "GET /shares",
-            tag: SELF_SERVICE,
             id: "listShares",
             summary: "List shares",
             description: "Returns the users that you share your plants with, whether or not they exist, and the owners who share \
@@ -176,7 +167,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, shares::grant),
         Operation {
             line: "PUT /shares/{user}",
-            tag: SELF_SERVICE,
             id: "grantShare",
             summary: "Share your plants",
             description: "Offers all your present and future plants to a user, who has access when they accept, or changes the \
@@ -194,7 +184,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, shares::revoke),
         Operation {
             line: "DELETE /shares/{user}",
-            tag: SELF_SERVICE,
             id: "revokeShare",
             summary: "Stop sharing your plants",
             description: "Ends the access of a user to your plants, on every server within 5 seconds.",
@@ -209,7 +198,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, shares::accept),
         Operation {
             line: "PUT /shares/received/{owner}",
-            tag: SELF_SERVICE,
             id: "acceptShare",
             summary: "Accept a share",
             description: "Accepts the offer of an owner: their plants are in your list from then on, on every server within 5 \
@@ -225,7 +213,6 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, shares::decline),
         Operation {
             line: "DELETE /shares/received/{owner}",
-            tag: SELF_SERVICE,
             id: "declineShare",
             summary: "Decline or leave a share",
             description: "Declines the offer of an owner, or ends your access to their plants, on every server within 5 seconds. \
@@ -241,11 +228,9 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, probes::livez),
         Operation {
             line: "GET /livez",
-            tag: SERVICE,
             id: "isLive",
             summary: "Check that the process is alive",
             description: "Succeeds as long as the process can handle requests.",
-            access: Access::Public,
             success: "The process is alive",
             returns: Returns::Body(inline(|| probes::schema("live"))),
             headers: &["Cache-Control"],
@@ -256,11 +241,9 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, probes::readyz),
         Operation {
             line: "GET /readyz",
-            tag: SERVICE,
             id: "isReady",
             summary: "Check that the service is ready for requests",
             description: "Succeeds if the store responds and the service is not shutting down.",
-            access: Access::Public,
             success: "The store responds, and the service is not shutting down",
             returns: Returns::Body(inline(|| probes::schema("ready"))),
             headers: &["Cache-Control"],
@@ -271,11 +254,9 @@ static OPERATIONS: [(Handler, Operation); 16] = [
         |method| on(method, openapi_document),
         Operation {
             line: "GET /openapi.json",
-            tag: SERVICE,
             id: "getOpenapi",
             summary: "This document",
             description: "Describes the API, in OpenAPI 3.1.",
-            access: Access::Public,
             parameters: &["If-None-Match"],
             success: "This document",
             returns: Returns::Body(inline(|| json!({"type": "object"}))),

@@ -124,54 +124,56 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
-    /// Returns the error code and the status.
-    pub(crate) fn code(&self) -> (i32, StatusCode) {
+    /// Returns the error code, whose first three digits are the status.
+    pub(crate) fn code(&self) -> i32 {
         match self {
-            Self::BadBody(BodyError::NotJson(_)) => (40000, StatusCode::BAD_REQUEST),
-            Self::BadBody(BodyError::NotAnObject(_)) => (40002, StatusCode::BAD_REQUEST),
+            Self::BadBody(BodyError::NotJson(_)) => 40000,
+            Self::BadBody(BodyError::NotAnObject(_)) => 40002,
             Self::BadBody(BodyError::Fields(errors)) => match errors.iter().map(|error| error.kind).min() {
-                Some(FieldErrorKind::Missing) => (40001, StatusCode::BAD_REQUEST),
-                Some(FieldErrorKind::Type) | None => (40002, StatusCode::BAD_REQUEST),
-                Some(FieldErrorKind::Rule) => (40003, StatusCode::BAD_REQUEST),
-                Some(FieldErrorKind::Unknown) => (40007, StatusCode::BAD_REQUEST),
+                Some(FieldErrorKind::Missing) => 40001,
+                Some(FieldErrorKind::Type) | None => 40002,
+                Some(FieldErrorKind::Rule) => 40003,
+                Some(FieldErrorKind::Unknown) => 40007,
             },
-            Self::BadLimit(_) => (40004, StatusCode::BAD_REQUEST),
-            Self::BadPathId(_) => (40005, StatusCode::BAD_REQUEST),
-            Self::BadCursor => (40006, StatusCode::BAD_REQUEST),
-            Self::BadRequest(_) | Self::BodyUnreadable | Self::BadTransferEncoding => (40007, StatusCode::BAD_REQUEST),
-            Self::ExceedsToken(_) => (40008, StatusCode::BAD_REQUEST),
-            Self::NoToken => (40100, StatusCode::UNAUTHORIZED),
-            Self::InvalidToken => (40101, StatusCode::UNAUTHORIZED),
-            Self::ScopeMissing(_) | Self::ReaderOnly => (40300, StatusCode::FORBIDDEN),
-            Self::NoPlant | Self::NoCollection => (40400, StatusCode::NOT_FOUND),
-            Self::NoRoute | Self::SlashAtEnd | Self::NoMetricsHere => (40401, StatusCode::NOT_FOUND),
-            Self::UnknownToken => (40402, StatusCode::NOT_FOUND),
-            Self::UnknownShare | Self::UnknownReceivedShare => (40403, StatusCode::NOT_FOUND),
-            Self::MethodNotAllowed(_) => (40500, StatusCode::METHOD_NOT_ALLOWED),
-            Self::RequestTimeout => (40800, StatusCode::REQUEST_TIMEOUT),
-            Self::Duplicate(_) => (40900, StatusCode::CONFLICT),
-            Self::KeyInFlight => (40901, StatusCode::CONFLICT),
-            Self::TooManyTokens => (40902, StatusCode::CONFLICT),
-            Self::TooManyGranted | Self::TooManyReceived => (40903, StatusCode::CONFLICT),
-            Self::BodyTooLarge { .. } => (41300, StatusCode::PAYLOAD_TOO_LARGE),
-            Self::NotJsonType => (41500, StatusCode::UNSUPPORTED_MEDIA_TYPE),
-            Self::KeyReused => (42200, StatusCode::UNPROCESSABLE_ENTITY),
-            Self::Replayed(stored) => (stored.code, status_of(stored.code)),
-            Self::TooManyFailures(_) | Self::TooManyRequests(_) => (42900, StatusCode::TOO_MANY_REQUESTS),
-            Self::HeadersTooLarge => (43100, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
-            Self::Internal(_) => (50000, StatusCode::INTERNAL_SERVER_ERROR),
-            Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) => {
-                (50300, StatusCode::SERVICE_UNAVAILABLE)
-            }
-            Self::OutcomeUnknown(_) | Self::ChangeUnknown(_) => (50301, StatusCode::SERVICE_UNAVAILABLE),
-            Self::StorageFull(_) => (50700, StatusCode::INSUFFICIENT_STORAGE),
+            Self::BadLimit(_) => 40004,
+            Self::BadPathId(_) => 40005,
+            Self::BadCursor => 40006,
+            Self::BadRequest(_) | Self::BodyUnreadable | Self::BadTransferEncoding => 40007,
+            Self::ExceedsToken(_) => 40008,
+            Self::NoToken => 40100,
+            Self::InvalidToken => 40101,
+            Self::ScopeMissing(_) | Self::ReaderOnly => 40300,
+            Self::NoPlant | Self::NoCollection => 40400,
+            Self::NoRoute | Self::SlashAtEnd | Self::NoMetricsHere => 40401,
+            Self::UnknownToken => 40402,
+            Self::UnknownShare | Self::UnknownReceivedShare => 40403,
+            Self::MethodNotAllowed(_) => 40500,
+            Self::RequestTimeout => 40800,
+            Self::Duplicate(_) => 40900,
+            Self::KeyInFlight => 40901,
+            Self::TooManyTokens => 40902,
+            Self::TooManyGranted | Self::TooManyReceived => 40903,
+            Self::BodyTooLarge { .. } => 41300,
+            Self::NotJsonType => 41500,
+            Self::KeyReused => 42200,
+            Self::Replayed(stored) => stored.code,
+            Self::TooManyFailures(_) | Self::TooManyRequests(_) => 42900,
+            Self::HeadersTooLarge => 43100,
+            Self::Internal(_) => 50000,
+            Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) => 50300,
+            Self::OutcomeUnknown(_) | Self::ChangeUnknown(_) => 50301,
+            Self::StorageFull(_) => 50700,
         }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        status_of(self.code())
     }
 
     /// Returns true for an error in the request itself, which is the same for every retry and therefore stored under the
     /// idempotency key.
     pub(crate) fn is_permanent(&self) -> bool {
-        matches!(self.code().1, StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE)
+        matches!(self.status(), StatusCode::BAD_REQUEST | StatusCode::UNSUPPORTED_MEDIA_TYPE)
     }
 
     /// Returns the header field that belongs to the error.
@@ -259,16 +261,15 @@ impl ErrorReport {
 impl ApiError {
     /// Returns status, header fields and body of the response.
     pub(crate) fn render(&self) -> (StatusCode, HeaderMap, Bytes) {
-        let (error, status) = self.code();
         // Serialising a number and a string cannot fail.
-        let body = serde_json::to_vec(&ErrorBody { error, message: self.to_string() }).unwrap_or_default();
+        let body = serde_json::to_vec(&ErrorBody { error: self.code(), message: self.to_string() }).unwrap_or_default();
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some((name, value)) = self.header() {
             headers.insert(name, value);
         }
-        (status, headers, Bytes::from(body))
+        (self.status(), headers, Bytes::from(body))
     }
 }
 
@@ -279,7 +280,7 @@ impl IntoResponse for ApiError {
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         let overloaded = matches!(self, Self::Overloaded);
-        let report = ErrorReport { code: self.code().0, detail: self.detail().map(str::to_owned), overloaded };
+        let report = ErrorReport { code: self.code(), detail: self.detail().map(str::to_owned), overloaded };
         response.extensions_mut().insert(report);
         response
     }

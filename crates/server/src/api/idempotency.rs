@@ -101,7 +101,7 @@ impl RequestKey {
             hash,
             fingerprint: fingerprint.finalize().into(),
             success_status: success.as_u16().into(),
-            rejection: StoredError { code: rejection.code().0, message: rejection.to_string() },
+            rejection: StoredError { code: rejection.code(), message: rejection.to_string() },
         })
     }
 

@@ -206,7 +206,7 @@ fn describe(operation: &Operation, errors: &mut ErrorResponses) -> Value {
     responses.insert(operation.returns.status().as_str().to_owned(), success);
     let mut described = json!({
         "operationId": operation.id,
-        "tags": [operation.tag],
+        "tags": [operation.tag()],
         "summary": operation.summary,
         "description": operation.description,
         "parameters": parameters.map(|name| reference("parameters", name)).collect::<Vec<_>>(),
@@ -236,7 +236,7 @@ struct ErrorResponses {
 
 impl ErrorResponses {
     fn new() -> Self {
-        let samples = samples().map(|error| (error.code().0, error)).collect();
+        let samples = samples().map(|error| (error.code(), error)).collect();
         Self { samples, responses: Map::new() }
     }
 
@@ -267,7 +267,7 @@ impl ErrorResponses {
     /// Adds the response with these codes, which have the same status, and returns its name.
     fn add(&mut self, name: Option<&str>, codes: &[i32], stored: bool) -> String {
         let errors: Vec<&ApiError> = codes.iter().map(|code| &self.samples[code]).collect();
-        let reason = errors.first().and_then(|error| error.code().1.canonical_reason()).unwrap_or_default();
+        let reason = errors.first().and_then(|error| error.status().canonical_reason()).unwrap_or_default();
         let listed: Vec<String> = codes.iter().map(i32::to_string).collect();
         let default =
             format!("{}-{}{}", reason.replace(' ', ""), listed.join("-"), if stored { "-replayed" } else { "" });
@@ -308,7 +308,8 @@ impl ErrorResponses {
 /// Returns an example of each error, by its code.
 fn examples() -> Map<String, Value> {
     let example = |error: ApiError| {
-        let (code, message) = (error.code().0, error.to_string());
+        let code = error.code();
+        let message = error.to_string();
         (code.to_string(), json!({"summary": message, "value": {"error": code, "message": message}}))
     };
     samples().map(example).collect()

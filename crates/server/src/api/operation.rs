@@ -8,9 +8,9 @@ use utoipa::openapi::{RefOr, Schema};
 use plantstore_model::token::Scope;
 
 /// Groups of operations.
-pub(crate) const PLANTS: &str = "plants";
-pub(crate) const SELF_SERVICE: &str = "self-service";
-pub(crate) const SERVICE: &str = "service";
+pub(super) const PLANTS: &str = "plants";
+pub(super) const SELF_SERVICE: &str = "self-service";
+pub(super) const SERVICE: &str = "service";
 
 /// An operation of the API, as the router, the labels and the document have it.
 pub(crate) struct Operation {
@@ -18,7 +18,6 @@ pub(crate) struct Operation {
     pub(crate) line: &'static str,
     /// The name of the function in generated clients.
     pub(crate) id: &'static str,
-    pub(crate) tag: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) description: &'static str,
     pub(crate) access: Access,
@@ -39,7 +38,6 @@ pub(crate) struct Operation {
 pub(crate) const DEFAULT: Operation = Operation {
     line: "",
     id: "",
-    tag: SERVICE,
     summary: "",
     description: "",
     access: Access::Public,
@@ -52,6 +50,15 @@ pub(crate) const DEFAULT: Operation = Operation {
 };
 
 impl Operation {
+    /// Returns the group that the operation belongs to.
+    pub(super) fn tag(&self) -> &'static str {
+        match self.access {
+            Access::Public => SERVICE,
+            Access::Scope(Scope::Read | Scope::Write | Scope::Delete) => PLANTS,
+            Access::AnyToken | Access::Scope(Scope::ManageTokens | Scope::ManageShares) => SELF_SERVICE,
+        }
+    }
+
     pub(crate) fn method(&self) -> Method {
         self.line.split(' ').next().and_then(|method| method.parse().ok()).unwrap_or_default()
     }

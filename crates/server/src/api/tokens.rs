@@ -58,11 +58,11 @@ pub(crate) async fn show_me(caller: Caller<NoScopeRequired>) -> Result<Response,
     let mut token =
         MeToken { id: None, label: None, issuer: None, scopes: session.scopes, expires_at: session.expires };
     match &session.credential {
-        Credential::Token { id, label } => {
+        Credential::Token { id, label, .. } => {
             token.id = Some(*id);
             token.label = Some(label.clone());
         }
-        Credential::Issuer { url } => token.issuer = Some(url.clone()),
+        Credential::Issuer { url, .. } => token.issuer = Some(url.clone()),
     }
     Ok(uncached_json(serialize(&Me { user: session.identity.user.clone(), token })?))
 }

@@ -57,26 +57,6 @@ impl From<StoreError> for AuthError {
     }
 }
 
-/// A bearer token, classified by its form.
-enum BearerToken<'a> {
-    /// A token of this service.
-    Stored(&'a str),
-    /// Possibly a token of the issuer.
-    Jwt(&'a str),
-}
-
-impl<'a> BearerToken<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
-        let jwt = || is_jwt_shaped(text).then_some(Self::Jwt(text));
-        if PlainToken::is_well_formed(text) { Some(Self::Stored(text)) } else { jwt() }
-    }
-
-    fn hash(&self) -> TokenHash {
-        let (Self::Stored(text) | Self::Jwt(text)) = self;
-        TokenHash::of(text)
-    }
-}
-
 pub(crate) struct Session {
     pub(crate) identity: Arc<Identity>,
     pub(crate) scopes: Scopes,
@@ -85,15 +65,16 @@ pub(crate) struct Session {
     pub(crate) expires: Option<Timestamp>,
     /// Collections that the user may read, including the user's own, sorted by the owners' names.
     pub(crate) collections: Vec<CollectionAccess>,
-    proof: Proof,
     /// End of validity without another look-up.
     until: Instant,
 }
 
-/// The token that a session was opened with.
+/// The token that a session was opened with, and the evidence that it is valid.
 pub(crate) enum Credential {
-    Token { id: TokenId, label: TokenLabel },
-    Issuer { url: String },
+    /// A token of the store. `recorded_day` is the start, in seconds, of the last day for which its use is recorded.
+    Token { id: TokenId, label: TokenLabel, recorded_day: i64 },
+    /// A token of the issuer, which one of these keys has signed.
+    Issuer { url: String, keys: Arc<KeySet> },
 }
 
 /// The sessions that a change affects.
@@ -124,15 +105,6 @@ struct AuthenticatedToken {
     expires: Option<Timestamp>,
     /// Time until which the token is accepted.
     accepted_until: Option<Timestamp>,
-    proof: Proof,
-}
-
-/// The evidence that a token is valid.
-enum Proof {
-    /// A token of the store. `recorded_day` is the start, in seconds, of the last day for which its use is recorded.
-    Stored { token: TokenId, recorded_day: i64 },
-    /// A token that one of these keys has signed.
-    Signed(Arc<KeySet>),
 }
 
 #[derive(Clone)]
@@ -175,21 +147,28 @@ impl Sessions {
     pub(crate) fn new(issuer: Option<Issuer>) -> Self {
         let verifier = issuer.map(TokenVerifier::start);
         let valid = weighted_cache(SESSIONS_USUAL, COLLECTIONS_MAX, ByCollections);
-        let (rejected, ended) = (bounded_cache(REJECTED_MAX), bounded_cache(ENDED_MAX));
-        Self { valid, rejected, ended, verifier, cache_hits: Striped::default(), cache_misses: Counter::default() }
+        Self {
+            valid,
+            rejected: bounded_cache(REJECTED_MAX),
+            ended: bounded_cache(ENDED_MAX),
+            verifier,
+            cache_hits: Striped::default(),
+            cache_misses: Counter::default(),
+        }
     }
 
     /// Returns the session of a token; `None` if the token is malformed, unknown, expired, revoked or not verified.
     pub(crate) async fn find(&self, store: &Store, token: &str) -> Result<Option<Arc<Session>>, AuthError> {
-        let Some(bearer) = BearerToken::parse(token) else {
+        if !PlainToken::is_well_formed(token) && !is_jwt_shaped(token) {
             if let Some(verifier) = self.verifier.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
                 verifier.report_opaque();
             }
             return Ok(None);
-        };
-        let (hash, now) = (bearer.hash(), Instant::now());
+        }
+        let hash = TokenHash::of(token);
+        let now = Instant::now();
         let known = self.valid.get(&hash);
-        if known.as_ref().is_some_and(|session| now < session.until && self.holds(&session.proof)) {
+        if known.as_ref().is_some_and(|session| now < session.until && self.holds(&session.credential)) {
             self.cache_hits.count();
             return Ok(known);
         }
@@ -198,7 +177,7 @@ impl Sessions {
             return Ok(None);
         }
         // Boxed, because it is rare, and so the future of every request stays small.
-        match Box::pin(self.open(store, &bearer, &hash, now)).await {
+        match Box::pin(self.open(store, token, &hash, now)).await {
             Ok(session) => {
                 let session = Arc::new(session);
                 self.valid.insert(hash, Arc::clone(&session));
@@ -242,13 +221,13 @@ impl Sessions {
     async fn open(
         &self,
         store: &Store,
-        bearer: &BearerToken<'_>,
+        token: &str,
         hash: &TokenHash,
         checked: Instant,
     ) -> Result<Session, SessionError> {
         self.cache_misses.count();
         let begun = spans::begin();
-        let session = self.look_up(store, bearer, hash, checked).await;
+        let session = self.look_up(store, token, hash, checked).await;
         begun.end("authenticate");
         session
     }
@@ -256,13 +235,14 @@ impl Sessions {
     async fn look_up(
         &self,
         store: &Store,
-        bearer: &BearerToken<'_>,
+        token: &str,
         hash: &TokenHash,
         checked: Instant,
     ) -> Result<Session, SessionError> {
-        let mut authenticated = match bearer {
-            BearerToken::Stored(_) => look_up_stored(store, hash).await?,
-            BearerToken::Jwt(text) => self.verify_signed(store, text).await?,
+        let mut authenticated = if PlainToken::is_well_formed(token) {
+            look_up_stored(store, hash).await?
+        } else {
+            self.verify_signed(store, token).await?
         };
         let now = Timestamp::now();
         if authenticated.accepted_until.is_some_and(|end| end <= now) {
@@ -271,8 +251,8 @@ impl Sessions {
         let collections = collections(store, &authenticated).await?;
         authenticated.record_use(store, self.valid.get(hash).as_deref(), now);
         let until = checked + authenticated.validity_from(now);
-        let AuthenticatedToken { identity, scopes, credential, expires, proof, .. } = authenticated;
-        Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, proof, until })
+        let AuthenticatedToken { identity, scopes, credential, expires, .. } = authenticated;
+        Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, until })
     }
 
     /// Verifies a token of the issuer, and creates its user at the first use.
@@ -299,18 +279,17 @@ impl Sessions {
         Ok(AuthenticatedToken {
             identity: Identity { user: token.claims.user, user_id, token: None },
             scopes: token.claims.scopes,
-            credential: Credential::Issuer { url: verifier.issuer().to_owned() },
+            credential: Credential::Issuer { url: verifier.issuer().to_owned(), keys: token.keys },
             has_shares: true,
             expires: Some(token.claims.expires),
             accepted_until: Some(token.claims.accepted_until),
-            proof: Proof::Signed(token.keys),
         })
     }
 
-    fn holds(&self, proof: &Proof) -> bool {
-        match proof {
-            Proof::Stored { .. } => true,
-            Proof::Signed(keys) => self.are_current(keys),
+    fn holds(&self, credential: &Credential) -> bool {
+        match credential {
+            Credential::Token { .. } => true,
+            Credential::Issuer { keys, .. } => self.are_current(keys),
         }
     }
 
@@ -346,11 +325,10 @@ async fn look_up_stored(store: &Store, token: &TokenHash) -> Result<Authenticate
     Ok(AuthenticatedToken {
         identity: Identity { user: token.user.into_valid()?, user_id: token.user_id, token: Some(token.id) },
         scopes: token.attributes.scopes,
-        credential: Credential::Token { id: token.id, label: token.attributes.label },
+        credential: Credential::Token { id: token.id, label: token.attributes.label, recorded_day },
         has_shares: token.shared_with,
         expires: token.attributes.expires,
         accepted_until: token.attributes.expires,
-        proof: Proof::Stored { token: token.id, recorded_day },
     })
 }
 
@@ -368,26 +346,17 @@ impl Session {
     }
 }
 
-impl Proof {
-    /// Returns the start, in seconds, of the last day for which the token's use is recorded.
-    fn recorded_day(&self) -> i64 {
-        match self {
-            Self::Stored { recorded_day, .. } => *recorded_day,
-            Self::Signed(_) => i64::MIN,
-        }
-    }
-}
-
 impl AuthenticatedToken {
     /// Records that the token is used today, unless this or a concurrent request has recorded it already.
     fn record_use(&mut self, store: &Store, known: Option<&Session>, now: Timestamp) {
-        let Proof::Stored { token, recorded_day } = &mut self.proof else {
-            return;
-        };
+        let Credential::Token { id, recorded_day, .. } = &mut self.credential else { return };
         let today = day_of(now);
-        let known = known.map_or(i64::MIN, |session| session.proof.recorded_day());
+        let known = match known.map(|session| &session.credential) {
+            Some(Credential::Token { recorded_day, .. }) => *recorded_day,
+            _ => i64::MIN,
+        };
         if known.max(*recorded_day) < today {
-            store.record_token_use(*token, timestamp(today, now));
+            store.record_token_use(*id, timestamp(today, now));
         }
         *recorded_day = today;
     }

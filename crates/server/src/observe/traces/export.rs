@@ -118,7 +118,8 @@ impl Collector {
     /// Starts the export; to be called within the runtime that sends the requests.
     pub(super) fn start(self) -> (SdkTracerProvider, Arc<ExportMetrics>) {
         let metrics = Arc::<ExportMetrics>::default();
-        let (address, timeout) = (self.target.address.uri().to_string(), self.target.timeout);
+        let address = self.target.address.uri().to_string();
+        let timeout = self.target.timeout;
         let client = CollectorClient {
             target: Arc::new(self.target),
             runtime: Handle::current(),
