@@ -1,5 +1,5 @@
-//! Capacity, path and body as handler arguments. An incomplete body is rejected here. Other errors are passed to the handler, which may
-//! have to store the rejection under an idempotency key.
+//! Capacity, path and body as handler arguments. An incomplete body is rejected here. Other errors are passed to the handler,
+//! which may have to store the rejection under an idempotency key.
 
 use std::convert::Infallible;
 

@@ -70,7 +70,8 @@ pub(crate) enum ConnectionEvent {
     Aborted(CloseReason),
 }
 
-/// Limit on the buffers that the responses of a connection hold in memory, an extension of its requests; by default unlimited, for a connection with one response at a time.
+/// Limit on the buffers that the responses of a connection hold in memory, an extension of its requests; by default unlimited,
+/// for a connection with one response at a time.
 #[derive(Clone, Default)]
 pub(crate) struct BufferBudget(Option<Arc<Semaphore>>);
 

@@ -1,5 +1,5 @@
-//! A request for a list or a plant as a handler argument: its parameters, and cursors of paged lists. Cursors are opaque to clients,
-//! have a checksum, and grant no access.
+//! A request for a list or a plant as a handler argument: its parameters, and cursors of paged lists. Cursors are opaque to
+//! clients, have a checksum, and grant no access.
 
 use std::sync::Arc;
 
