@@ -39,9 +39,6 @@ engine_test!(missing_credentials_are_rejected_with_401, |Service { store, server
     cache-control: no-store
     www-authenticate: Bearer realm="plants"
     content-length: 82
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40100,"message":"send the header `Authorization: Bearer <ACCESS_TOKEN>`"}
     "#);
@@ -67,9 +64,6 @@ engine_test!(all_bad_credentials_get_the_same_response, |Service { store, server
     cache-control: no-store
     www-authenticate: Bearer realm="plants", error="invalid_token"
     content-length: 105
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40101,"message":"the access token is not valid: ask the operator of this service for a new one"}
     "#);
@@ -143,9 +137,6 @@ engine_test!(each_operation_needs_its_scope, |Service { store, server }: &Servic
     cache-control: no-store
     www-authenticate: Bearer realm="plants", error="insufficient_scope", scope="plants:delete"
     content-length: 97
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40300,"message":"the access token lacks the scope `plants:delete`: use one that has it"}
     "#);
@@ -256,9 +247,6 @@ engine_test!(failed_authentication_is_limited_and_valid_tokens_are_still_served,
     cache-control: no-store
     retry-after: 1
     content-length: 92
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":42900,"message":"too many requests with an invalid access token: try again in 1 s"}
     "#);

@@ -10,9 +10,6 @@ engine_test!(create_returns_the_plant_and_its_location, |Garden { ada, .. }: &Ga
     content-type: application/json
     location: /plants/7
     content-length: 34
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"name":"Monstera","tag":"indoor"}
     "#);
@@ -21,9 +18,6 @@ engine_test!(create_returns_the_plant_and_its_location, |Garden { ada, .. }: &Ga
     content-type: application/json
     location: /plants/-8
     content-length: 15
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"name":"Fern"}
     "#);
@@ -259,9 +253,6 @@ engine_test!(content_type_other_than_json_is_rejected_with_415, |Garden { ada, .
     content-type: application/json
     cache-control: no-store
     content-length: 120
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":41500,"message":"send the body as `Content-Type: application/json`, in UTF-8 and without a `Content-Encoding`"}
     "#);
@@ -313,9 +304,6 @@ engine_test!(oversized_body_is_rejected_before_it_is_sent, |Garden { ada, .. }: 
     cache-control: no-store
     connection: close
     content-length: 83
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":41300,"message":"the body is larger than 16384 bytes: send a smaller one"}
     "#);
@@ -349,9 +337,6 @@ engine_test!(duplicate_id_is_rejected_with_409_and_the_plant_unchanged, |Garden 
     content-type: application/json
     cache-control: no-store
     content-length: 103
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
     "#);

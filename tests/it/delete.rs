@@ -7,9 +7,6 @@ engine_test!(delete_returns_204_without_a_body, |Garden { ada, .. }: &Garden| {
     ada.plant(6, "Fern");
     assert_snapshot!(ada.delete(5).wire(), @r"
     204 No Content
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
     ");
     assert_eq!(ada.ids(), [6]);
     assert_snapshot!(ada.delete(5).wire(), @r#"
@@ -17,9 +14,6 @@ engine_test!(delete_returns_204_without_a_body, |Garden { ada, .. }: &Garden| {
     content-type: application/json
     cache-control: no-store
     content-length: 106
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40400,"message":"there is no plant with this id: list yours with `?include=id` to see their ids"}
     "#);
@@ -64,9 +58,6 @@ engine_test!(id_in_the_path_that_is_no_integer_is_rejected_with_400, |Garden { a
     content-type: application/json
     cache-control: no-store
     content-length: 127
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40005,"message":"the id in the path must be an integer such as 42 or -7, without leading zeros, fraction or exponent"}
     "#);

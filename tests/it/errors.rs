@@ -10,9 +10,6 @@ engine_test!(unknown_path_is_rejected_with_404, |Garden { ada, .. }: &Garden| {
     content-type: application/json
     cache-control: no-store
     content-length: 95
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40401,"message":"there is nothing at this address: /openapi.json lists what there is"}
     "#);
@@ -206,9 +203,6 @@ engine_test!(probes_need_no_token, |Service { server, .. }: &Service| {
     content-type: application/json
     cache-control: no-store
     content-length: 17
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"status":"live"}
     "#);

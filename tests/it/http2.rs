@@ -40,9 +40,6 @@ engine_test!(three_operations_work_over_http2, |Garden { ada, .. }: &Garden| {
     content-type: application/json
     location: /plants/1
     content-length: 27
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"name":"Rose","tag":"red"}
     "#);
@@ -54,9 +51,6 @@ engine_test!(three_operations_work_over_http2, |Garden { ada, .. }: &Garden| {
     cache-control: private, no-cache
     vary: Authorization
     content-length: 36
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     [{"id":1,"name":"Rose","tag":"red"}]
     "#);

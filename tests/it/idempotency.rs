@@ -129,9 +129,6 @@ engine_test!(a_create_is_done_once, |Garden { store, ada, .. }: &Garden| {
     location: /plants/5
     idempotency-replayed: true
     content-length: 27
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"name":"Rose","tag":"red"}
     "#);
@@ -152,9 +149,6 @@ engine_test!(a_delete_is_done_once, |Garden { ada, .. }: &Garden| {
     assert_snapshot!(again.wire(), @r"
     204 No Content
     idempotency-replayed: true
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
     ");
     ada.plant(5, "Fern");
     assert_replays(&first, &delete(ada, "k1", 5));
@@ -177,9 +171,6 @@ engine_test!(rejection_is_replayed, |Garden { ada, .. }: &Garden| {
     cache-control: no-store
     idempotency-replayed: true
     content-length: 103
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40900,"message":"a plant with the id 1 exists already: choose another id, or delete it first"}
     "#);
@@ -226,9 +217,6 @@ engine_test!(key_of_another_request_is_rejected, |Garden { ada, .. }: &Garden| {
     content-type: application/json
     cache-control: no-store
     content-length: 119
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":42200,"message":"this `Idempotency-Key` was sent with another request: send every new request with a new key"}
     "#);
@@ -366,9 +354,6 @@ engine_test!(a_second_request_does_not_wait_for_the_first, QUIET, |Garden { stor
     cache-control: no-store
     retry-after: 1
     content-length: 126
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     {"error":40901,"message":"a request with this `Idempotency-Key` is in flight: send the same again in a moment for its answer"}
     "#);

@@ -39,9 +39,6 @@ engine_test!(plants_are_listed_in_order_of_ids, |Garden { ada, .. }: &Garden| {
     cache-control: private, no-cache
     vary: Authorization
     content-length: 2
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     []
     ");
@@ -57,9 +54,6 @@ engine_test!(plants_are_listed_in_order_of_ids, |Garden { ada, .. }: &Garden| {
     vary: Authorization
     link: </plants?limit=2&after=01ffffffffffffffff05654f0d>; rel="next"
     content-length: 49
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
 
     [{"name":"n-9223372036854775808"},{"name":"n-1"}]
     "#);

@@ -340,9 +340,6 @@ engine_test!(document_is_public, |Service { store, server }: &Service| {
     etag: (a tag)
     cache-control: no-cache
     vary: Accept-Encoding
-    x-request-id: (an id)
-    x-content-type-options: nosniff
-    date: (a date)
     ");
     assert_eq!(again.header("etag"), Some(tag));
     assert_eq!(server.anonymous().call("POST", "/openapi.json", &[], None).error(), 40100);

@@ -46,17 +46,23 @@ impl Response {
         self.json()["message"].as_str().expect("a message").to_owned()
     }
 
-    /// Returns status, header fields and body, with placeholders for values that differ between runs.
+    /// Returns status, header fields and body, with placeholders for values that differ between runs. Fields that
+    /// every response has once are listed only if there is not exactly one.
     pub(crate) fn wire(&self) -> String {
         let mut text = format!("{} {}\n", self.status, self.reason);
         for (name, value) in &self.headers {
-            let value = match name.as_str() {
-                "date" => "(a date)",
-                "x-request-id" => "(an id)",
-                "etag" => "(a tag)",
-                _ => value,
-            };
-            let _ = writeln!(text, "{name}: {value}");
+            match name.as_str() {
+                "date" | "x-request-id" => {}
+                "x-content-type-options" if value == "nosniff" => {}
+                "etag" => text.push_str("etag: (a tag)\n"),
+                _ => drop(writeln!(text, "{name}: {value}")),
+            }
+        }
+        for name in ["date", "x-request-id", "x-content-type-options"] {
+            let count = self.headers.iter().filter(|(known, _)| known == name).count();
+            if count != 1 {
+                let _ = writeln!(text, "{count} fields {name}");
+            }
         }
         text + "\n" + self.text()
     }

@@ -117,8 +117,6 @@ pub(crate) enum Reply {
     Endless,
 }
 
-pub(crate) type Violation = fn(&ProxiedRequest, Upstream) -> Reply;
-
 /// The proxy. It runs until the process ends.
 pub(crate) struct RewritingProxy {
     address: SocketAddr,
