@@ -1,6 +1,6 @@
 //! Authentication and scopes, and the absence of information leaks between users.
 
-use crate::support::{Client, Garden, Service, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Client, Garden, Service, Store, assert_snapshot, engine_test, wait_for, wait_until};
 
 /// Well-formed token that was never issued.
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
@@ -222,11 +222,11 @@ engine_test!(an_expiring_token_stops_working, |Service { store, server }: &Servi
     let tokens: Vec<serde_json::Value> = serde_json::from_slice(&listed).expect("JSON");
     let expires: jiff::Timestamp =
         tokens.last().expect("a token")["expires"].as_str().expect("a time").parse().expect("a time");
-    wait_for("the expiry", || {
+    wait_until("the expiry", || {
         let begun = jiff::Timestamp::now();
         let status = ada.get("/plants").status;
         assert!(status == 401 || begun < expires, "{begun} is not before {expires}");
-        (status == 401).then_some(())
+        status == 401
     });
 });
 

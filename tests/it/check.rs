@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::support::issuer::Authority;
 use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream};
 use crate::support::tools::external;
-use crate::support::{Client, Engine, Server, Service, Store, engine_test, signal, wait_for};
+use crate::support::{Client, Engine, Server, Service, Store, engine_test, signal, sqlite_test, wait_until};
 use crate::tokens::ALL_SCOPES;
 
 /// Plants of the checked user, which must be unchanged after the check. They include ids that the checks use if
@@ -173,14 +173,12 @@ engine_test!(check_waits_for_the_rate_limit, |store: &Store| {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
 });
 
-/// Control for the tests with violations: the proxy itself does not break a check.
-#[test]
-fn proxy_without_a_violation_passes_every_check() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+// Control for the tests with violations: the proxy itself does not break a check.
+sqlite_test!(proxy_without_a_violation_passes_every_check, |Service { store, server }: &Service| {
     let proxy = RewritingProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
     let output = check(&store.token("ada", &[]), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-}
+});
 
 // Requests reach different nodes: a token that one has revoked is valid on the other for a moment.
 engine_test!(check_passes_with_two_nodes_behind_a_balancer, |store: &Store| {
@@ -327,7 +325,7 @@ fn interrupted_check_deletes_its_plants() {
         let mut child = command(token(&ada), &proxy.url(), &["--json"]);
         let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The fixture plants exist, and the checks of lists have begun.
-        wait_for("the checks of lists to begin", || server.log().contains("\"status\":304").then_some(()));
+        wait_until("the checks of lists to begin", || server.log().contains("\"status\":304"));
         assert!(ada.ids().len() > OWN.len());
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
@@ -368,9 +366,7 @@ fn a_token_is_never_shown() {
     assert!(!text(&output.stdout).contains(['\u{1b}', '\u{9b}']));
 }
 
-#[test]
-fn check_reads_the_token_from_each_source() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(check_reads_the_token_from_each_source, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     let url = url(server);
     let file = store.directory().join("token");
@@ -415,7 +411,7 @@ fn check_reads_the_token_from_each_source() {
     let output = check("pst_unknown", &url, &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("the server does not accept the token"), "{}", text(&output.stderr));
-}
+});
 
 /// Only a certificate of a trusted authority is accepted.
 #[rstest]

@@ -8,7 +8,10 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Engine, Garden, Server, Stopwatch, Store, assert_snapshot, engine_test, free_port, wait_for};
+use crate::support::{
+    Engine, Garden, Server, Stopwatch, Store, assert_snapshot, engine_test, free_port, sqlite_test, wait_for,
+    wait_until,
+};
 use crate::tokens::EFFECT_LIMIT;
 
 fn errors(output: &Output) -> String {
@@ -147,7 +150,7 @@ engine_test!(users_are_listed_and_deleted_with_all_they_have, |Garden { store, s
 
     assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "immediately after the deletion");
     assert_eq!(ada.delete(29).error(), 40101);
-    wait_for("the token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
+    wait_until("the token to be rejected", || ada.get("/plants").status == 401);
     assert_eq!(bob.ids(), [1], "the plants of other users stay");
     let counts =
         ["plants", "departed_users", "tokens"].map(|table| store.rows(&format!("SELECT count(*) FROM {table}"))[0]);
@@ -195,9 +198,7 @@ engine_test!(token_that_could_not_be_printed_is_revoked, |store: &Store| {
     assert_eq!(tokens(store)[0]["state"], "revoked");
 });
 
-#[test]
-fn help_and_version_are_printed() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(help_and_version_are_printed, |store: &Store| {
     let version = store.run(&["--version"]);
     assert_eq!(text(&version), format!("plantstore {}\n", env!("CARGO_PKG_VERSION")));
     for arguments in [
@@ -275,7 +276,7 @@ fn help_and_version_are_printed() {
       plantstore backup monday.db
       plantstore man serve | man -l -
     ");
-}
+});
 
 engine_test!(token_list_fits_80_columns, |store: &Store| {
     store.token("ada", &["--label", "balcony"]);
@@ -319,9 +320,7 @@ fn a_port_alone_is_an_address_of_this_machine() {
     assert_eq!(server.rest_of_output(), "", "the log has the address, and a program that chose the port knows it");
 }
 
-#[test]
-fn thousands_separators_are_the_same_everywhere() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(thousands_separators_are_the_same_everywhere, |store: &Store| {
     let lines = crate::support::transfer::lines(&["ada"], 1_234);
     std::fs::write(store.directory().join("plants.ndjson"), lines).unwrap();
     store.token("bob", &[]);
@@ -331,4 +330,4 @@ fn thousands_separators_are_the_same_everywhere() {
     assert!(errors(&store.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
     assert!(text(&store.run(&["backup", "b.db"])).contains("  1,234 "));
     assert!(errors(&store.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
-}
+});

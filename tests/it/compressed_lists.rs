@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::support::http2::Http2;
 use crate::support::tools::{external, succeed};
-use crate::support::{Client, Engine, Response, Store, engine_test, wait_for};
+use crate::support::{Client, Engine, Response, Store, engine_test, wait_for, wait_until};
 
 const GZIP: (&str, &str) = ("Accept-Encoding", "gzip");
 const VARY: &str = "Authorization, Accept-Encoding";
@@ -99,10 +99,10 @@ engine_test!(lists_of_several_owners_are_not_compressed, |store: &Store| {
         assert!(store.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", "reader"]).status.success());
     }
     let ada = server.client(&token);
-    wait_for("the shares", || ada.get("/plants?owner=zoe").status.eq(&200).then_some(()));
-    wait_for("all of them", || {
+    wait_until("the shares", || ada.get("/plants?owner=zoe").status.eq(&200));
+    wait_until("all of them", || {
         let plain = ada.get("/plants?include=owner");
-        (plain.json().as_array().expect("a list").len() == 10_600).then_some(())
+        plain.json().as_array().expect("a list").len() == 10_600
     });
     for path in ["/plants?include=id,owner", "/plants?include=id,owner&limit=9000"] {
         let plain = ada.get(path);
@@ -140,9 +140,9 @@ engine_test!(a_slow_reader_holds_no_compressor, |store: &Store| {
     let _unread: Vec<TcpStream> = (0..READERS).map(|_| unread_list(&ada)).collect();
     metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
     // A list that is still being compressed has a compressor, until the buffers of its connection are full.
-    wait_for("each reader to hold at most 128 KiB", || {
+    wait_until("each reader to hold at most 128 KiB", || {
         let each = server.resident().saturating_sub(before) / READERS as u64;
-        (each <= 128).then_some(())
+        each <= 128
     });
 });
 
@@ -154,7 +154,7 @@ engine_test!(a_compressed_list_that_fails_midway_is_cut, |store: &Store| {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     assert!(!rest.ends_with(b"0\r\n\r\n"), "the response has no end");
-    wait_for("the reason in the log", || server.log().contains("list response aborted").then_some(()));
+    wait_until("the reason in the log", || server.log().contains("list response aborted"));
 });
 
 #[rstest]

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use flate2::read::GzDecoder;
 
 use crate::support::http2::Http2;
-use crate::support::{Client, Engine, Response, Service};
+use crate::support::{Client, Engine, Response, Service, sqlite_test};
 
 const ADDRESSES: [&str; 9] = [
     "/openapi.json",
@@ -29,9 +29,7 @@ fn decompress(response: &Response) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn pages_and_the_document_are_sent_as_gzip_where_it_is_accepted() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(pages_and_the_document_are_sent_as_gzip_where_it_is_accepted, |Service { server, .. }: &Service| {
     let client = server.anonymous();
     let (mut plain_bytes, mut sent_bytes) = (0, 0);
     for path in ADDRESSES {
@@ -54,11 +52,9 @@ fn pages_and_the_document_are_sent_as_gzip_where_it_is_accepted() {
         (plain_bytes, sent_bytes) = (plain_bytes + plain.body.len(), sent_bytes + compressed.body.len());
     }
     assert!(sent_bytes * 3 < plain_bytes, "{sent_bytes} of {plain_bytes} bytes");
-}
+});
 
-#[test]
-fn each_representation_is_revalidated_by_its_own_tag() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(each_representation_is_revalidated_by_its_own_tag, |Service { server, .. }: &Service| {
     let client = server.anonymous();
     for path in ADDRESSES {
         let tags = ["identity", "gzip"].map(|accepted| get(&client, path, accepted).header("etag").unwrap().to_owned());
@@ -72,7 +68,7 @@ fn each_representation_is_revalidated_by_its_own_tag() {
             assert_eq!(response.body.is_empty(), status == 304);
         }
     }
-}
+});
 
 #[test]
 fn accept_encoding_weights_are_respected() {

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::support::http2::Http2;
-use crate::support::{Engine, Garden, Server, Service, Store, wait_for};
+use crate::support::{Engine, Garden, Server, Service, Store, sqlite_test, wait_until};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
@@ -15,9 +15,7 @@ fn addresses(server: &Server) -> Vec<String> {
     ["/"].into_iter().chain(page.split('"').filter(|word| word.starts_with("/console/"))).map(str::to_owned).collect()
 }
 
-#[test]
-fn console_page_is_public_and_has_a_strict_policy() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(console_page_is_public_and_has_a_strict_policy, |Service { server, .. }: &Service| {
     let mut page = server.anonymous().get("/");
     assert!(page.text().starts_with("<!doctype html>"));
     page.body.clear();
@@ -34,7 +32,7 @@ fn console_page_is_public_and_has_a_strict_policy() {
     cross-origin-opener-policy: same-origin
     cross-origin-resource-policy: same-origin
     ");
-}
+});
 
 #[test]
 fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
@@ -62,17 +60,13 @@ fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
     }
 }
 
-#[test]
-fn client_id_without_an_issuer_is_a_usage_error() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(client_id_without_an_issuer_is_a_usage_error, |store: &Store| {
     let failed = store.run(&["serve", "--oidc-client-id", "console"]);
     assert_eq!(failed.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("--oidc-issuer"));
-}
+});
 
-#[test]
-fn every_file_that_the_page_needs_is_served() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(every_file_that_the_page_needs_is_served, |Service { server, .. }: &Service| {
     let addresses = addresses(server);
     assert_eq!(addresses, ["/", "/console/icon.svg", "/console/style.css", "/console/theme.js", "/console/app.js"]);
     let anonymous = server.anonymous();
@@ -96,11 +90,9 @@ fn every_file_that_the_page_needs_is_served() {
         assert_eq!((again.status, again.body.len(), again.header("etag")), (304, 0, Some(tag)), "{address}");
         assert_eq!(anonymous.call("GET", address, &[("If-None-Match", "\"other\"")], None).status, 200);
     }
-}
+});
 
-#[test]
-fn unknown_console_paths_are_rejected_with_404() {
-    let Garden { server, ada, .. } = &Garden::new(Engine::Sqlite, &[]);
+sqlite_test!(unknown_console_paths_are_rejected_with_404, |Garden { server, ada, .. }: &Garden| {
     for address in ["/console", "/console/", "/console/nothing.js", "/console/../src/http.rs", "/index.html"] {
         assert_eq!(server.anonymous().get(address).error(), 40100, "{address}");
         assert_eq!(ada.get(address).error(), 40401, "{address}");
@@ -110,11 +102,11 @@ fn unknown_console_paths_are_rejected_with_404() {
         assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")), "{address}");
         assert_eq!(server.anonymous().call("POST", address, &[], None).error(), 40100, "{address}");
     }
-    wait_for("the lines of the log", || {
+    wait_until("the lines of the log", || {
         let log = server.log();
-        [r#""route":"/","#, r#""route":"/console/{file}""#].iter().all(|route| log.contains(route)).then_some(())
+        [r#""route":"/","#, r#""route":"/console/{file}""#].iter().all(|route| log.contains(route))
     });
-}
+});
 
 #[test]
 fn disabled_console_paths_are_like_any_other() {
@@ -138,9 +130,7 @@ fn disabled_console_paths_are_like_any_other() {
     assert_eq!(reported, "error: invalid value 'maybe' for PLANTSTORE_NO_CONSOLE: write true or false (see --help)\n");
 }
 
-#[test]
-fn favicon_is_served_with_the_console() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(favicon_is_served_with_the_console, |Service { store, server }: &Service| {
     let anonymous = server.anonymous();
     let icon = anonymous.get("/favicon.ico");
     assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/x-icon")));
@@ -149,7 +139,7 @@ fn favicon_is_served_with_the_console() {
     assert_eq!(anonymous.call("GET", "/favicon.ico", &[("If-None-Match", tag)], None).status, 304);
     let without = store.serve(&["--no-console"]);
     assert_eq!(without.anonymous().get("/favicon.ico").error(), 40100);
-}
+});
 
 /// Addresses that are no public page: some are the API's, some do not exist.
 const NO_PAGES: [&str; 10] = [
@@ -168,9 +158,7 @@ const NO_PAGES: [&str; 10] = [
 const NAVIGATION: (&str, &str) =
     ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8");
 
-#[test]
-fn browser_without_token_gets_the_same_404_page_at_every_other_address() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(browser_without_token_gets_the_same_404_page_everywhere_else, |Service { server, .. }: &Service| {
     let anonymous = server.anonymous();
     let page = anonymous.call("GET", NO_PAGES[0], &[NAVIGATION], None);
     assert_eq!((page.status, page.header("content-type")), (404, Some("text/html; charset=utf-8")));
@@ -192,11 +180,9 @@ fn browser_without_token_gets_the_same_404_page_at_every_other_address() {
     for path in ["/", "/docs", "/livez", "/openapi.json"] {
         assert_eq!(anonymous.call("GET", path, &[NAVIGATION], None).status, 200, "{path}");
     }
-}
+});
 
-#[test]
-fn other_clients_get_json_errors_and_no_404_page() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(other_clients_get_json_errors_and_no_404_page, |Service { store, server }: &Service| {
     let (anonymous, ada) = (server.anonymous(), server.client(&store.token("ada", &[])));
     for path in NO_PAGES {
         for accept in ["*/*", "text/*", "application/json", "text/html;q=0, application/json", "application/xhtml+xml"]
@@ -214,4 +200,4 @@ fn other_clients_get_json_errors_and_no_404_page() {
     for path in ["/", "/nothing", "/plants"] {
         assert_eq!(without.anonymous().call("GET", path, &[NAVIGATION], None).error(), 40100, "{path}");
     }
-}
+});

@@ -9,7 +9,8 @@ use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines, stderr};
 use crate::support::{
-    Client, Cluster, Engine, JSON, Response, StopOnDrop, Store, TcpProxy, engine_test, runs_on_citus, wait_for,
+    Client, Cluster, Engine, JSON, Response, StopOnDrop, Store, TcpProxy, engine_test, runs_on_citus, sqlite_test,
+    wait_for, wait_until,
 };
 
 fn other(engine: Engine) -> Engine {
@@ -272,7 +273,7 @@ engine_test!(copy_under_load_is_a_consistent_snapshot, |store: &Store| {
         });
         for round in 0..2 {
             let before = done.load(Ordering::SeqCst);
-            wait_for("more writes", || (done.load(Ordering::SeqCst) > before + 5).then_some(()));
+            wait_until("more writes", || done.load(Ordering::SeqCst) > before + 5);
             let least = done.load(Ordering::SeqCst);
             let name = format!("b{round}.db");
             table(&store.run(&["backup", &name]));
@@ -322,7 +323,7 @@ engine_test!(killed_backup_leaves_only_a_partial_file, |store: &Store| {
     wait_for("a backup that is killed before it is complete", || {
         let _ = std::fs::remove_file(&file);
         let mut child = spawn_silently(store, &["backup", "b.db"]);
-        wait_for("the backup to begin", || (partial().is_some() || file.exists()).then_some(()));
+        wait_until("the backup to begin", || partial().is_some() || file.exists());
         child.kill().unwrap();
         child.wait().unwrap();
         (!file.exists()).then_some(())
@@ -369,11 +370,11 @@ fn a_killed_restore_leaves_an_empty_database() {
     let held = target.hold("BEGIN; LOCK TABLE plantstore.tokens IN ACCESS EXCLUSIVE MODE");
     let mut child = spawn_silently(&target, &["restore", source.file().to_str().unwrap()]);
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() AND query LIKE '%COPY%'";
-    wait_for("the restore to wait for the lock on the tokens", || (target.rows(waiting) == [1]).then_some(()));
+    wait_until("the restore to wait for the lock on the tokens", || target.rows(waiting) == [1]);
     child.kill().unwrap();
     child.wait().unwrap();
     drop(held);
-    wait_for("the transaction to end", || (target.rows(waiting) == [0]).then_some(()));
+    wait_until("the transaction to end", || target.rows(waiting) == [0]);
     assert_eq!(target.rows("SELECT count(*) FROM users"), [0]);
     table(&target.run(&["restore", source.file().to_str().unwrap()]));
     assert_eq!(export(&target), export(&source));
@@ -404,7 +405,7 @@ fn transaction_of_a_copy_has_no_idle_timeout() {
     let copying = copying.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                    AND state = 'idle in transaction' AND clock_timestamp() - state_change > interval '1 s'";
-    wait_for("a transaction that has been idle for a second", || (target.rows(waiting) == [1]).then_some(()));
+    wait_until("a transaction that has been idle for a second", || target.rows(waiting) == [1]);
     proxy.heal();
     table(&copying.wait_with_output().unwrap());
     assert_eq!(export(&target), export(&source));
@@ -435,16 +436,14 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
     );
 }
 
-/// The WAL of a deleted file must not become part of a new file.
-#[test]
-fn leftover_files_of_another_store_are_an_error() {
-    let store = Store::new(Engine::Sqlite);
-    import(&store, &[], &lines(&["ada"], 3));
+// The WAL of a deleted file must not become part of a new file.
+sqlite_test!(leftover_files_of_another_store_are_an_error, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 3));
     std::fs::write(store.directory().join("b.db-wal"), "left").unwrap();
     let reported = error_of(&store.run(&["backup", "b.db"]));
     assert!(reported.contains("sqlite:b.db holds a write-ahead log or journal beside it already"), "{reported}");
     assert!(!store.directory().join("b.db").exists());
-}
+});
 
 #[rstest]
 #[case::requires_unshare()]

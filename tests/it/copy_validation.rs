@@ -4,7 +4,7 @@ use std::process::Output;
 use std::sync::OnceLock;
 
 use crate::support::transfer::stderr;
-use crate::support::{Engine, Store, engine_test, wait_for};
+use crate::support::{Engine, Store, engine_test, wait_until};
 
 /// Characters that control a terminal or change the direction of text.
 const HOSTILE: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
@@ -219,5 +219,5 @@ fn schema_of_a_file_is_not_trusted() {
     let server = store.serve(&[]);
     let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.post(r#"{"id":8,"name":"Fern"}"#).error(), 50000);
-    wait_for("the reason in the log", || server.log().contains("unsafe use of virtual table").then_some(()));
+    wait_until("the reason in the log", || server.log().contains("unsafe use of virtual table"));
 }

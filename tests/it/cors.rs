@@ -1,7 +1,7 @@
 //! CORS: header fields that let scripts of other origins call the service and read its responses.
 
 use crate::support::{
-    Client, Connection, Engine, Garden, JSON, Response, Server, Service, Store, assert_snapshot, engine_test,
+    Client, Connection, Garden, JSON, Response, Server, Service, Store, assert_snapshot, engine_test, sqlite_test,
 };
 
 /// Options of a server that allows the first origin.
@@ -248,9 +248,7 @@ engine_test!(responses_are_unchanged_without_the_option, |store: &Store| {
     }
 });
 
-#[test]
-fn invalid_origins_are_rejected_with_one_clear_line() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(invalid_origins_are_rejected_with_one_clear_line, |store: &Store| {
     for (options, words) in [
         (
             &["--cors-origin", "https://app.example/"][..],
@@ -274,4 +272,4 @@ fn invalid_origins_are_rejected_with_one_clear_line() {
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     assert!(!store.file().exists(), "the server creates no store");
-}
+});

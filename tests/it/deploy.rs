@@ -8,7 +8,7 @@ use rstest::rstest;
 
 use crate::support::rewriting_proxy::{Reply, RewritingProxy};
 use crate::support::tools::external;
-use crate::support::{CLOSED_ADDRESS, Engine, Server, Service, Store, TIMEOUT, wait_for};
+use crate::support::{CLOSED_ADDRESS, Engine, Server, Service, Store, TIMEOUT, sqlite_test, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// Highest accepted score of `systemd-analyze security`.
@@ -172,15 +172,13 @@ fn supervised(store: &Store, name: &str, socket: &UnixDatagram, watchdog: &str) 
     messages
 }
 
-#[test]
-fn supervisor_is_notified_of_start_and_stop() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(supervisor_is_notified_of_start_and_stop, |store: &Store| {
     let path = store.directory().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
-    let messages = supervised(&store, path.to_str().unwrap(), &socket, "20000");
+    let messages = supervised(store, path.to_str().unwrap(), &socket, "20000");
     assert_eq!(messages[..4], ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]);
     assert_eq!(messages.last().unwrap(), "STOPPING=1");
-}
+});
 
 #[cfg(target_os = "linux")]
 #[test]
@@ -205,9 +203,7 @@ fn missing_supervisor_is_no_error() {
     assert!(server.log().contains("cannot notify the service manager"), "{}", server.log());
 }
 
-#[test]
-fn probe_reports_readiness() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(probe_reports_readiness, |Service { store, server }: &Service| {
     let ready = store.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
     assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
     let unready = RewritingProxy::start(server.address(), |request, server| {
@@ -225,4 +221,4 @@ fn probe_reports_readiness() {
         assert!(text(&output.stderr).starts_with(says), "{}", text(&output.stderr));
     }
     assert_eq!(store.run(&["probe", "localhost"]).status.code(), Some(2));
-}
+});

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use rstest::rstest;
 
 use crate::support::tools::external;
-use crate::support::{Client, Connection, Engine, JSON, Server, Service, StopOnDrop, Store, engine_test, wait_for};
+use crate::support::{
+    Client, Connection, Engine, JSON, Server, Service, StopOnDrop, Store, engine_test, wait_for, wait_until,
+};
 
 const QUIET: &[&str] = &["--log-level", "warn"];
 const WORKERS: usize = 8;
@@ -114,7 +116,7 @@ engine_test!(acknowledged_writes_survive_sigkill, |store: &Store| {
             }
             // Each kill follows a different number of writes, while other writes are in flight.
             let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
-            wait_for("some writes", || (done.load(Ordering::Relaxed) >= enough).then_some(()));
+            wait_until("some writes", || done.load(Ordering::Relaxed) >= enough);
             server.kill();
         });
         integrity(store);
@@ -266,9 +268,9 @@ fn the_wal_stays_bounded_under_load() {
         // Every plant changes at least one page, so the writes are several times as large as the limit. Each wait has a
         // timeout of its own, because a slow machine may need long for all writes.
         for part in 1..=16 {
-            wait_for("more writes", || {
+            wait_until("more writes", || {
                 largest = largest.max(length());
-                (written.load(Ordering::Relaxed) * 4_096 > part * (8 << 20)).then_some(())
+                written.load(Ordering::Relaxed) * 4_096 > part * (8 << 20)
             });
         }
     });

@@ -3,11 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rstest::rstest;
-
 use crate::support::{
     Client, Cluster, Engine, Garden, History, Response, Service, Store, TcpProxy, Workload, assert_snapshot,
-    engine_test, wait_for,
+    engine_test, postgres_test, wait_for, wait_until,
 };
 
 /// Requests a list with these tags in `If-None-Match`.
@@ -165,17 +163,14 @@ engine_test!(cached_lists_are_never_stale, |store: &Store| {
     let nodes = servers.iter().map(crate::support::Server::address).collect();
     let workload = Workload { nodes, tokens, writers: 2, listers: 6, ids: 4, pause: Duration::from_millis(1) };
     let history = History::new();
-    workload.run(&history, || wait_for("writes", || (history.acknowledged() >= 400).then_some(())));
+    workload.run(&history, || wait_until("writes", || history.acknowledged() >= 400));
     workload.record_final_lists(&history);
     let summary = history.check().unwrap();
     assert!(summary.operations > 3 * summary.acknowledged, "{summary:?}");
 });
 
-/// Two queries for versions are in flight when another node writes. A list that is requested afterwards must not use them.
-#[rstest]
-#[case::requires_postgres()]
-fn list_does_not_use_a_query_that_was_sent_before_it() {
-    let store = Store::new(Engine::Postgres);
+// Two queries for versions are in flight when another node writes. A list that is requested afterwards must not use them.
+postgres_test!(list_does_not_use_a_query_that_was_sent_before_it, |store: &Store| {
     let proxy = TcpProxy::start(Cluster::shared().address());
     let servers =
         [store.through(&proxy).serve(&["--metrics-listen", "127.0.0.1:0", "--store-timeout", "60s"]), store.serve(&[])];
@@ -206,7 +201,7 @@ fn list_does_not_use_a_query_that_was_sent_before_it() {
             all_wait.then_some(())
         })
     });
-}
+});
 
 /// Returns the statement that contains `words` from docs/how-to/change-rows-with-sql.md.
 fn documented_statement(engine: Engine, words: &str) -> String {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::tools::assert_declared;
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Service, Store, engine_test};
+use crate::support::{Engine, Service, Store, engine_test, sqlite_test};
 
 // Owners in the order of their bytes, independent of the locale of the database; then ids, as numbers.
 engine_test!(every_plant_is_exported_as_a_line_unchanged, |Service { store, server }: &Service| {
@@ -111,9 +111,7 @@ fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] e
     );
 }
 
-#[test]
-fn file_that_is_no_store_is_rejected() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(file_that_is_no_store_is_rejected, |store: &Store| {
     let missing = store.run(&["export"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(stderr(&missing).contains("there is no store at sqlite:"), "{}", stderr(&missing));
@@ -126,4 +124,4 @@ fn file_that_is_no_store_is_rejected() {
         "{}",
         stderr(&foreign)
     );
-}
+});

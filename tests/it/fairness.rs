@@ -6,7 +6,7 @@ use std::thread;
 use rstest::rstest;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::support::{Client, Connection, Engine, JSON, Response, Store, engine_test, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Response, Store, engine_test, wait_until};
 use crate::tokens::{create, created, hold_tokens, manager, revoke};
 
 /// Connections of the user who causes the load.
@@ -67,7 +67,7 @@ fn polite_user_is_served_by_a_saturated_server(
             client.bytes(method, "/plants", &[], None)
         }
     };
-    wait_for("a rejected request of the greedy user", || {
+    wait_until("a rejected request of the greedy user", || {
         assert_eq!([greedy.get("/me").status, polite.get("/me").status], [200; 2]);
         server.signal("STOP");
         for (part, call) in flood.chunks_mut(FLOOD / POLITE).zip(&mut calls) {
@@ -84,7 +84,7 @@ fn polite_user_is_served_by_a_saturated_server(
         let sent = FLOOD / POLITE * POLITE;
         let statuses: Vec<_> = flood[..sent].iter_mut().map(|flood| flood.read_response(false).status).collect();
         assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
-        statuses.contains(&503).then_some(())
+        statuses.contains(&503)
     });
 }
 
@@ -128,7 +128,7 @@ fn another_user_finds_a_slot_to_read() {
     // The tokens are cached for two seconds. Later, their look-ups would wait for the lists.
     assert_eq!([greedy.get("/me").status, polite.get("/me").status], [200; 2]);
     let flood = send(&greedy, 20, list);
-    wait_for("the rejections", || (flood.iter().filter(|sent| has_response(sent)).count() == 13).then_some(()));
+    wait_until("the rejections", || flood.iter().filter(|sent| has_response(sent)).count() == 13);
     let call = send(&polite, 1, list);
     metrics.wait_for("plantstore_reads_in_flight", &[], 8);
     drop(held);
@@ -188,7 +188,7 @@ engine_test!(owner_revokes_a_stolen_token_during_a_flood_of_changes, |store: &St
                 }
             });
         }
-        wait_for("a rejected change", || rejected.load(Ordering::Relaxed).then_some(()));
+        wait_until("a rejected change", || rejected.load(Ordering::Relaxed));
         let revoked = revoke(&ada, id);
         ended.store(true, Ordering::Relaxed);
         assert_eq!(revoked.status, 204, "{}", revoked.wire());

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::Outcome::{Denied, Done, Rejected, Unknown};
-use crate::support::{Action, Engine, History, Operation, Outcome, Random, Store, Summary, Workload, wait_for};
+use crate::support::{Action, History, Operation, Outcome, Random, Store, Summary, Workload, sqlite_test, wait_until};
 
 const ID: i64 = 7;
 
@@ -420,15 +420,13 @@ fn one_fault_in_a_long_history_is_found() {
     assert!(changed.expect_err("plants have changed").contains("of another user"));
 }
 
-#[test]
-fn service_is_linearizable_under_load() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(service_is_linearizable_under_load, |store: &Store| {
     let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
     let (one, other) = (store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"]));
     let nodes = vec![one.address(), other.address()];
     let workload = Workload { nodes, tokens, writers: 6, listers: 2, ids: 4, pause: Duration::ZERO };
     let history = History::new();
-    let some = |least: usize| wait_for("some writes", || (history.acknowledged() >= least).then_some(()));
+    let some = |least: usize| wait_until("some writes", || history.acknowledged() >= least);
     let ((), report) = workload.run(&history, || {
         some(300);
         // The outcome of requests in flight on this node is unknown.
@@ -439,4 +437,4 @@ fn service_is_linearizable_under_load() {
     assert_eq!(summary.acknowledged, report.acknowledged);
     assert!(summary.unknown > 0 && summary.operations > summary.acknowledged, "{summary:?}");
     assert!(report.longest_gap > Duration::ZERO && report.slowest > Duration::ZERO, "{report:?}");
-}
+});

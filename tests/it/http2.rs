@@ -9,7 +9,7 @@ use crate::support::http2::{
     ACK, CANCEL, DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, Http2, INITIAL_WINDOW, NO_ERROR, PING,
     PREFACE, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head,
 };
-use crate::support::{Garden, JSON, Server, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Garden, JSON, Server, Store, assert_snapshot, engine_test, wait_for, wait_until};
 
 /// The largest flow-control window, and the initial window of a connection.
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
@@ -281,7 +281,7 @@ engine_test!(client_that_reads_nothing_is_disconnected, |store: &Store| {
     let requests: Vec<u8> = (0..20).flat_map(|number| frame(HEADERS, WHOLE, 2 * number + 1, &block)).collect();
     unread.try_send(&requests).expect("the requests are sent");
     let aborted = |reason| metrics.value("plantstore_http_connections_aborted_total", &[("reason", reason)]);
-    wait_for("the connection to be aborted", || (aborted("stalled") == 1).then_some(()));
+    wait_until("the connection to be aborted", || aborted("stalled") == 1);
     metrics.wait_for("plantstore_http_responses_incomplete_total", &[], 20);
     assert_eq!(aborted("header_timeout"), 0, "the connection is not counted under another reason");
     let more = server.peak() - before;
@@ -301,9 +301,7 @@ engine_test!(response_blocked_by_flow_control_is_reset, |store: &Store| {
     unread.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
     let reset = unread.next_of(RST_STREAM);
     assert_eq!((reset.stream, reset.reason()), (1, CANCEL));
-    wait_for("the incomplete response in the log", || {
-        server.log().contains(r#""bytes":0,"complete":false"#).then_some(())
-    });
+    wait_until("the incomplete response in the log", || server.log().contains(r#""bytes":0,"complete":false"#));
     // A client that opens the window byte by byte gets the whole response.
     let patient = store.serve(&[]);
     let mut unread = Frames::open(patient.address(), &[(INITIAL_WINDOW, 0)]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{
     Client, Connection, Engine, Garden, JSON, Response, Service, Store, assert_snapshot, engine_test,
-    retry_while_unavailable, wait_for,
+    retry_while_unavailable, wait_for, wait_until,
 };
 
 const QUIET: &[&str] = &["--log-level", "warn"];
@@ -379,7 +379,7 @@ engine_test!(client_that_disconnects_gets_its_response_on_retry, QUIET, |Garden 
     assert!(is_replayed(&response));
     assert_eq!(ada.ids(), [0_i64; 0]);
     if matches!(store.engine, Engine::Postgres) {
-        wait_for("the locks to be released", || (store.rows(LOCKS) == [0]).then_some(()));
+        wait_until("the locks to be released", || store.rows(LOCKS) == [0]);
     }
 });
 

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rstest::rstest;
 
 use crate::support::transfer::{export, feed, import, lines, stderr};
-use crate::support::{Cluster, Engine, StopOnDrop, Store, TcpProxy, assert_snapshot, engine_test, signal, wait_for};
+use crate::support::{
+    Cluster, Engine, StopOnDrop, Store, TcpProxy, assert_snapshot, engine_test, postgres_test, signal, sqlite_test,
+    wait_for, wait_until,
+};
 
 /// Returns the error of an import of these bytes, which must fail.
 #[track_caller]
@@ -113,7 +116,7 @@ engine_test!(interrupted_import_reports_its_progress_and_how_to_resume, |store: 
         let part: String = text.split_inclusive('\n').take(before + 4_500).collect();
         stdin.write_all(part.as_bytes()).unwrap();
         let through = before + 4_096;
-        wait_for("the first commit", || (stored_if_any(store) == through).then_some(()));
+        wait_until("the first commit", || stored_if_any(store) == through);
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
         drop(stdin);
@@ -371,15 +374,12 @@ engine_test!(server_keeps_serving_during_an_import, |store: &Store| {
     assert!(log.lines().all(|line| line.contains("database connection lost")), "{log}");
 });
 
-/// After a conflict, a second transaction stores the lines before it. If another client creates one of their plants
-/// meanwhile, that is a conflict, too, and no line after it is stored.
-#[rstest]
-#[case::requires_postgres()]
-fn nothing_after_a_concurrent_conflict_is_stored() {
-    let store = Store::new(Engine::Postgres);
+// After a conflict, a second transaction stores the lines before it. If another client creates one of their plants
+// meanwhile, that is a conflict, too, and no line after it is stored.
+postgres_test!(nothing_after_a_concurrent_conflict_is_stored, |store: &Store| {
     let text = lines(&["ada"], 10);
     let all: Vec<&str> = text.split_inclusive('\n').collect();
-    import(&store, &[], all[7]);
+    import(store, &[], all[7]);
     let proxy = TcpProxy::start(Cluster::shared().address());
     proxy.freeze_at(b"ROLLBACK");
     proxy.freeze_at(b"BEGIN ISOLATION LEVEL READ COMMITTED");
@@ -387,8 +387,8 @@ fn nothing_after_a_concurrent_conflict_is_stored() {
     std::thread::scope(|scope| {
         let importing = scope.spawn(|| error_of(&slow, &[], text.as_bytes()));
         wait_for("the first attempt to end", || proxy.is_frozen().then(|| proxy.heal()));
-        wait_for("the second attempt to begin", || proxy.is_frozen().then_some(()));
-        import(&store, &[], all[3]);
+        wait_until("the second attempt to begin", || proxy.is_frozen());
+        import(store, &[], all[3]);
         proxy.heal();
         let reported = importing.join().unwrap();
         assert!(
@@ -396,38 +396,32 @@ fn nothing_after_a_concurrent_conflict_is_stored() {
             "{reported}"
         );
     });
-    assert_eq!(export(&store), [&all[..=3], &all[7..8]].concat().concat());
-}
+    assert_eq!(export(store), [&all[..=3], &all[7..8]].concat().concat());
+});
 
-/// The memory for a line is bounded by the largest valid line.
-#[test]
-fn endless_line_is_rejected_in_bounded_memory() {
-    let store = Store::new(Engine::Sqlite);
+// The memory for a line is bounded by the largest valid line.
+sqlite_test!(endless_line_is_rejected_in_bounded_memory, |store: &Store| {
     let script = "ulimit -v 400000; head -c 600000000 /dev/zero | tr '\\0' x | \"$@\" import --check";
     let output = store.command_through(&["sh", "-c", script, "sh"], &[]).output().unwrap();
     assert_eq!(stderr(&output), "line 1: it is longer than 32768 bytes\nerror: 1 invalid line; nothing was stored\n");
-}
+});
 
-/// After an import without a server, SQLite leaves no WAL files.
-#[test]
-fn an_import_leaves_one_file() {
-    let store = Store::new(Engine::Sqlite);
-    import(&store, &[], &lines(&["ada"], 20_000));
+// After an import without a server, SQLite leaves no WAL files.
+sqlite_test!(an_import_leaves_one_file, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 20_000));
     let files: Vec<_> = std::fs::read_dir(store.directory()).unwrap().map(|file| file.unwrap().file_name()).collect();
     assert_eq!(files, ["plants.db"]);
-}
+});
 
-/// Another process holds the write lock, so that the commit waits after the first signal.
-#[test]
-fn a_second_signal_ends_an_import_during_its_commit() {
-    let store = &Store::new(Engine::Sqlite);
+// Another process holds the write lock, so that the commit waits after the first signal.
+sqlite_test!(a_second_signal_ends_an_import_during_its_commit, |store: &Store| {
     import(store, &[], &lines(&["ada"], 3));
     let held = store.hold_writes();
     // If the first signal arrives before the commit, it ends the import; then the test tries again.
     let stderr = wait_for("an import that waits for its commit", || {
         let mut child = store.command(&["import"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(lines(&["bob"], 3).as_bytes()).unwrap();
-        wait_for("the thread that waits for signals", || has_thread(child.id(), "signals").then_some(()));
+        wait_until("the thread that waits for signals", || has_thread(child.id(), "signals"));
         wait_for("the import to end", || {
             signal(child.id(), "INT");
             child.try_wait().unwrap()
@@ -441,4 +435,4 @@ fn a_second_signal_ends_an_import_during_its_commit() {
         stderr,
         "error: interrupted by SIGINT a second time: the last lines may be stored; run it again with --on-conflict skip\n"
     );
-}
+});

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{
     Client, Connection, Garden, JSON, Server, Stopwatch, Store, TIMEOUT, assert_snapshot, engine_test,
-    retry_while_unavailable, wait_for,
+    retry_while_unavailable, wait_for, wait_until,
 };
 
 /// Options of a server that processes one request at a time and rejects others.
@@ -62,7 +62,7 @@ engine_test!(head_that_arrives_byte_by_byte_times_out, |store: &Store| {
     let stream = connection.stream().try_clone().expect("the stream");
     // Sends a byte every few milliseconds until the server disconnects: the timeout is for the whole head.
     let dripping = thread::spawn(move || {
-        wait_for("the server to disconnect", || std::io::Write::write_all(&mut &stream, b"x").is_err().then_some(()));
+        wait_until("the server to disconnect", || std::io::Write::write_all(&mut &stream, b"x").is_err());
     });
     assert_eq!(connection.read_response(false).error(), 40800);
     drop(connection);
@@ -120,7 +120,7 @@ engine_test!(client_that_reads_nothing_is_disconnected, |store: &Store| {
     store.insert_plants(12_000, &"x".repeat(990));
     let mut unread = ada.connect();
     unread.send(ada.bytes("GET", "/plants", &[], None));
-    wait_for("the aborted request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
+    wait_until("the aborted request in the log", || server.log().contains(r#""complete":false"#));
     let mut received = Vec::new();
     let _ = unread.stream().read_to_end(&mut received);
     assert!(!received.ends_with(b"0\r\n\r\n"), "the list is complete");
@@ -168,8 +168,8 @@ engine_test!(connections_beyond_the_limit_are_rejected_with_503, |store: &Store|
     assert!(fourth.is_closed_by_server());
     assert_eq!(ask(&mut open[0]).expect("a response").status, 200, "open connections are served");
     open.pop();
-    wait_for("a free connection slot", || {
-        ask(&mut Connection::open(server.address())).is_ok_and(|response| response.status == 200).then_some(())
+    wait_until("a free connection slot", || {
+        ask(&mut Connection::open(server.address())).is_ok_and(|response| response.status == 200)
     });
 });
 
@@ -190,9 +190,7 @@ engine_test!(connections_of_one_address_beyond_its_limit_are_rejected, |store: &
     assert!(ask(&mut connect_from(second, server.address())).contains("50300"));
     beyond("total", 1);
     open.remove(0);
-    wait_for("a free connection slot", || {
-        ask(&mut connect_from(first, server.address())).contains(" 200 OK").then_some(())
-    });
+    wait_until("a free connection slot", || ask(&mut connect_from(first, server.address())).contains(" 200 OK"));
 });
 
 // The queue of a blocked writer is bounded. Further writes are rejected with `Retry-After`; no accepted write is lost.
@@ -205,9 +203,7 @@ engine_test!(full_write_queue_is_a_503, &["--write-queue", "2"], |Garden { store
         let writers: Vec<_> =
             (1..=20).map(|id| scope.spawn(move || (id, ada.post(format!(r#"{{"id":{id},"name":"n"}}"#))))).collect();
         // At most two writes are with each of two writers and two wait: the others are rejected immediately.
-        wait_for("rejected writes", || {
-            (writers.iter().filter(|writer| writer.is_finished()).count() >= 14).then_some(())
-        });
+        wait_until("rejected writes", || writers.iter().filter(|writer| writer.is_finished()).count() >= 14);
         assert_eq!(ada.ids(), [0], "lists are served");
         assert_eq!(server.anonymous().get("/readyz").status, 200);
         drop(held);
@@ -240,7 +236,7 @@ engine_test!(a_create_without_write_capacity_is_rejected_before_its_body_is_read
     assert_eq!(ada.delete(0).error(), 50300);
     assert_eq!(ada.get("/plants").status, 200, "lists are served");
     full.release();
-    wait_for("write capacity", || (ada.post(r#"{"id":99,"name":"n"}"#).status == 200).then_some(()));
+    wait_until("write capacity", || ada.post(r#"{"id":99,"name":"n"}"#).status == 200);
 });
 
 // A hundred rejections of a user are sent at once and ten more every second, on whatever connection; the others 4 s later.
@@ -314,7 +310,7 @@ engine_test!(write_lock_of_another_program_is_a_503_within_the_store_timeout, |s
     drop(held);
     let list = wait_for("a list", || Some(ada.get("/plants?include=id")).filter(|list| list.status == 200));
     assert_eq!(list.ids(), [1], "the rejected writes had no effect");
-    wait_for("a write", || (ada.post(r#"{"id":2,"name":"n"}"#).status == 200).then_some(()));
+    wait_until("a write", || ada.post(r#"{"id":2,"name":"n"}"#).status == 200);
 });
 
 // The grace period also ends while another process locks the store.

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::transfer::import;
 use crate::support::{
-    Client, Connection, Garden, Response, Server, Service, StopOnDrop, Store, assert_snapshot, engine_test, wait_for,
+    Client, Connection, Garden, Response, Server, Service, StopOnDrop, Store, assert_snapshot, engine_test, wait_until,
 };
 
 /// Follows the `next` links to the last page.
@@ -298,7 +298,7 @@ engine_test!(list_whose_user_is_deleted_is_cut_off, |store: &Store| {
     let (server, _ada, connection) = a_list_that_is_being_sent(store, &["--write-timeout", "10m"]);
     assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
     assert_cut(&connection);
-    wait_for("the reason in the log", || server.log().contains("a user was deleted").then_some(()));
+    wait_until("the reason in the log", || server.log().contains("a user was deleted"));
 });
 
 // The table is renamed while a list is sent: the client must notice that the list is incomplete.
@@ -308,8 +308,8 @@ engine_test!(list_that_cannot_be_finished_is_cut_off, |store: &Store| {
     assert_cut(&connection);
     assert_eq!(ada.get("/plants").error(), 50000, "a new list is an error");
     assert!(!ada.get("/plants").text().contains("plants\""), "the reason is only in the log");
-    wait_for("the reason in the log", || {
-        ["no such table", "does not exist"].iter().any(|words| server.log().contains(words)).then_some(())
+    wait_until("the reason in the log", || {
+        ["no such table", "does not exist"].iter().any(|words| server.log().contains(words))
     });
-    wait_for("the aborted list in the log", || server.log().contains("list response aborted").then_some(()));
+    wait_until("the aborted list in the log", || server.log().contains("list response aborted"));
 });

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::support::{Client, Connection, Engine, JSON, Server, Stopwatch, Store, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Server, Stopwatch, Store, wait_until};
 
 /// One second is documented; the rest is for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(20);
@@ -96,7 +96,7 @@ fn remove_under_load(fixture: &Fixture, remove: impl FnOnce()) -> Vec<i64> {
                 })
             })
             .collect();
-        wait_for("some writes", || (created.load(Ordering::SeqCst) > 100).then_some(()));
+        wait_until("some writes", || created.load(Ordering::SeqCst) > 100);
         remove();
         lost.store(true, Ordering::SeqCst);
         let mut ids: Vec<i64> = workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
@@ -134,7 +134,7 @@ fn deleted_database_file_makes_the_server_unready() {
         connection.try_send(anyone.bytes("GET", "/readyz", &[], None)).ok()?;
         connection.try_read_response(false).ok().filter(|response| response.status == 200)
     };
-    wait_for("the server to be unready", || ready().is_none().then_some(()));
+    wait_until("the server to be unready", || ready().is_none());
     assert_eq!(ready(), None, "the server stays unready");
     fixture.assert_exits_with(DELETED);
 }

@@ -12,7 +12,7 @@ use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
 use crate::support::{
     Cluster, Connection, Engine, Garden, JSON, Scrape, Server, Service, Store, engine_test, retry_while_unavailable,
-    runs_on_citus, wait_for,
+    runs_on_citus, sqlite_test, wait_until,
 };
 
 pub(crate) const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
@@ -247,9 +247,9 @@ engine_test!(cached_list_is_counted_as_a_hit, &LISTEN, |Garden { store, server, 
     store.wait_for_stored_token_use();
     let lookups = |result| metrics.value("plantstore_list_cache_lookups_total", &[("result", result)]);
     // The version of the list may not be cached for the first requests.
-    wait_for("a list from the cache", || {
+    wait_until("a list from the cache", || {
         ada.get("/plants");
-        (lookups("hit") == 1).then_some(())
+        lookups("hit") == 1
     });
     let misses = lookups("miss");
     for _ in 0..5 {
@@ -258,9 +258,9 @@ engine_test!(cached_list_is_counted_as_a_hit, &LISTEN, |Garden { store, server, 
     assert!((lookups("hit"), lookups("miss")) == (6, misses));
     assert!(metrics.value("plantstore_list_cache_bytes", &[]) > 0);
     ada.plant(2, "Tulip");
-    wait_for("the new list from the cache", || {
+    wait_until("the new list from the cache", || {
         ada.get("/plants");
-        (lookups("hit") == 7).then_some(())
+        lookups("hit") == 7
     });
     assert!(lookups("miss") > misses);
 });
@@ -279,9 +279,7 @@ engine_test!(changed_list_leaves_the_cache_even_if_it_is_now_too_long, |store: &
     assert_eq!(cached(), 0);
 });
 
-#[test]
-fn wal_size_is_reported() {
-    let Garden { store, server, ada } = &Garden::new(Engine::Sqlite, &LISTEN);
+sqlite_test!(wal_size_is_reported, &LISTEN, |Garden { store, server, ada }: &Garden| {
     let metrics = server.metrics();
     let mut connection = ada.connect();
     let (mut largest, mut checkpoints, mut pending) = (0, 0, 0);
@@ -305,7 +303,7 @@ fn wal_size_is_reported() {
     let file = std::fs::metadata(store.file().with_extension("db-wal")).unwrap().len();
     assert!(largest > 1_000_000 && largest.unsigned_abs() <= file, "{largest} {file}");
     assert!(pending < largest, "pages that are already in the database file are not pending: {pending} {largest}");
-}
+});
 
 #[rstest]
 #[case::requires_postgres()]
@@ -325,12 +323,12 @@ fn unreachable_database_is_reported() {
     metrics.wait_for("plantstore_database_connections", &[], 0);
     assert_eq!(ada.post(r#"{"id":2,"name":"n"}"#).error(), 50300);
     metrics.wait_for("plantstore_http_errors_total", &[("code", "50300")], 1);
-    wait_for("failed connection attempts", || {
-        (metrics.value("plantstore_database_connection_failures_total", &[("role", "write")]) >= 1).then_some(())
+    wait_until("failed connection attempts", || {
+        metrics.value("plantstore_database_connection_failures_total", &[("role", "write")]) >= 1
     });
     cluster.restart();
     metrics.wait_for("plantstore_store_up", &[], 1);
-    wait_for("the store to be available", || (ada.post(r#"{"id":3,"name":"n"}"#).status != 503).then_some(()));
+    wait_until("the store to be available", || ada.post(r#"{"id":3,"name":"n"}"#).status != 503);
     assert!(metrics.value("plantstore_database_connections_opened_total", &[("role", "write")]) >= 2);
 }
 
@@ -342,7 +340,7 @@ fn key_fetches_of_an_issuer_are_reported() {
     let server = store.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
-    wait_for("a successful fetch", || (fetches("ok") >= 1).then_some(()));
+    wait_until("a successful fetch", || fetches("ok") >= 1);
     let last = metrics.value("plantstore_oidc_keys_last_fetch_timestamp_seconds", &[]);
     #[expect(clippy::cast_possible_truncation, reason = "seconds of this century")]
     let now = now() as i64;
@@ -350,9 +348,9 @@ fn key_fetches_of_an_issuer_are_reported() {
     issuer.server.stop();
     // A token with an unknown key id makes the service fetch the keys.
     let other = SigningKey::ed25519("another key");
-    wait_for("a fetch that fails", || {
+    wait_until("a fetch that fails", || {
         server.client(&other.token(&issuer.claims("ada"))).get("/plants");
-        (fetches("failed") >= 1).then_some(())
+        fetches("failed") >= 1
     });
     assert!(metrics.value("plantstore_oidc_keys_last_fetch_timestamp_seconds", &[]) >= last);
 }
@@ -366,7 +364,7 @@ fn keys_that_were_never_fetched_have_no_timestamp() {
     let server = store.serve(&[&LISTEN[..], &issuer.options()].concat());
     let metrics = server.metrics();
     let fetches = |outcome| metrics.value("plantstore_oidc_key_fetches_total", &[("outcome", outcome)]);
-    wait_for("a fetch that fails", || (fetches("failed") >= 1).then_some(()));
+    wait_until("a fetch that fails", || fetches("failed") >= 1);
     let scrape = metrics.scrape();
     assert!(!scrape.text.contains("plantstore_oidc_keys_last_fetch_timestamp_seconds"), "{}", scrape.text);
 }
@@ -402,13 +400,13 @@ fn dropped_log_lines_are_counted() {
     let client = server.anonymous();
     let request = client.bytes("GET", "/livez", &[("X-Request-Id", &"x".repeat(128))], None);
     let batch = request.repeat(100);
-    wait_for("dropped log lines", || {
+    wait_until("dropped log lines", || {
         let mut connection = client.connect();
         for _ in 0..20 {
             connection.send(&batch);
             (0..100).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
         }
-        (metrics.value("plantstore_log_lines_dropped_total", &[]) > 0).then_some(())
+        metrics.value("plantstore_log_lines_dropped_total", &[]) > 0
     });
 }
 

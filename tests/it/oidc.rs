@@ -10,7 +10,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, now};
-use crate::support::{Engine, Response, Server, Store, engine_test, wait_for};
+use crate::support::{Engine, Response, Server, Store, engine_test, sqlite_test, wait_for, wait_until};
 
 /// Allowed clock skew in seconds.
 const LEEWAY: f64 = 30.0;
@@ -48,7 +48,7 @@ fn users(store: &Store) -> Vec<String> {
 /// Waits for a log line, which may be written after the response.
 #[track_caller]
 fn wait_for_log(server: &Server, words: &str) {
-    wait_for(words, || server.log().contains(words).then_some(()));
+    wait_until(words, || server.log().contains(words));
 }
 
 fn occurrences(server: &Server, words: &str) -> usize {
@@ -157,7 +157,7 @@ engine_test!(rejected_token_is_cached_and_not_verified_again, |store: &Store| {
         let critical = json!({ "alg": "ES256", "kid": "e", "crit": [reason] });
         let before = occurrences(&server, "(`crit`)");
         call(&server, &key.token_with(&critical, &claims));
-        wait_for("the log line of the last token", || (occurrences(&server, "(`crit`)") > before).then_some(()));
+        wait_until("the log line of the last token", || occurrences(&server, "(`crit`)") > before);
         occurrences(&server, reason)
     };
     for (token, reason) in [
@@ -274,9 +274,7 @@ engine_test!(ed25519_is_accepted_as_the_name_of_eddsa, |store: &Store| {
     assert_eq!(call(&server, &other).error(), 40101, "a token of another key is rejected");
 });
 
-#[test]
-fn conflicting_options_are_rejected() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(conflicting_options_are_rejected, |store: &Store| {
     let issuer = ["--oidc-issuer", "https://login.example.com"];
     let audience = ["--oidc-audience", "plants"];
     let rejected: &[(&[&str], &str)] = &[
@@ -329,4 +327,4 @@ fn conflicting_options_are_rejected() {
     by_variables.env("PLANTSTORE_OIDC_ISSUER", "http://127.0.0.1:1");
     let output = by_variables.output().expect("the command runs");
     assert_eq!(output.status.code(), Some(2), "an issuer in a variable needs an audience, too");
-}
+});

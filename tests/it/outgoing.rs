@@ -7,7 +7,7 @@ use rstest::rstest;
 use crate::support::collector::Collector;
 use crate::support::forward_proxy::ForwardProxy;
 use crate::support::issuer::{AUDIENCE, Authority, Issuer, SigningKey};
-use crate::support::{Engine, Server, Store, wait_for};
+use crate::support::{Engine, Server, Store, sqlite_test, wait_until};
 
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
 /// Host name that reaches servers on this machine and does not count as a loopback address.
@@ -70,23 +70,19 @@ fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
     assert!(heads[0].starts_with(&format!("POST {elsewhere}/v1/traces HTTP/1.1\r\n")), "{heads:?}");
 }
 
-#[test]
-fn check_goes_through_the_proxy() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(check_goes_through_the_proxy, |store: &Store| {
     let (proxy, server) = (ForwardProxy::start(), store.serve(&[]));
     let (token, url) = (store.token("ada", &[]), format!("http://{NON_LOOPBACK}:{}", server.address().port()));
     let through = format!("http://{}", proxy.address());
     let variables = [("http_proxy", through.as_str()), ("PLANTSTORE_TOKEN", &token)];
-    let output = command(&store, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
+    let output = command(store, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let warning = format!("warning: without https:// the token can be read on the way to {url}\n");
     assert_eq!(String::from_utf8_lossy(&output.stderr), warning);
     assert!(proxy.heads().iter().any(|head| head.starts_with(&format!("POST {url}/plants HTTP/1.1\r\n"))));
-}
+});
 
-#[test]
-fn unusable_proxy_is_rejected_at_the_start() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(unusable_proxy_is_rejected_at_the_start, |store: &Store| {
     let arguments = ["serve", "--otlp-endpoint", "http://collector.example"];
     for (variable, proxy) in [
         ("HTTP_PROXY", "socks5://10.0.0.1"),
@@ -95,12 +91,12 @@ fn unusable_proxy_is_rejected_at_the_start() {
         ("HTTPS_PROXY", "://"),
         ("HTTP_PROXY", "a b"),
     ] {
-        let output = command(&store, &arguments, &[(variable, proxy)]).output().expect("the command runs");
+        let output = command(store, &arguments, &[(variable, proxy)]).output().expect("the command runs");
         assert_eq!(output.status.code(), Some(2), "{proxy}");
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(error.contains("HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT"), "{error}");
     }
-}
+});
 
 #[rstest]
 #[case::requires_openssl()]
@@ -111,5 +107,5 @@ fn unreachable_proxy_is_named_in_the_log() {
     let options = ["--oidc-issuer", "https://issuer.example", "--oidc-audience", AUDIENCE, "--oidc-ca", &file];
     let server = serve(&store, &options, &[("HTTPS_PROXY", "127.0.0.1:1")]);
     let line = "cannot connect to issuer.example: the proxy http://127.0.0.1:1/: ";
-    wait_for("the log line", || server.log().contains(line).then_some(()));
+    wait_until("the log line", || server.log().contains(line));
 }

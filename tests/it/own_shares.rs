@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Engine, Response, Service, Stopwatch, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Client, Engine, Response, Service, Stopwatch, Store, assert_snapshot, engine_test, wait_until};
 use crate::tokens::{EFFECT_LIMIT, manager};
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -134,7 +134,7 @@ engine_test!(offer_is_there_when_its_user_appears, |Service { store, server }: &
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(accept(&bob, "ada").status, 204);
     assert!(store.run(&["user", "delete", "ada", "--yes"]).status.success());
-    wait_for("the end of the share", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
+    wait_until("the end of the share", || bob.get("/plants?owner=ada").status == 404);
     assert_eq!(shares(&bob)["received"], json!([]));
 });
 
@@ -379,9 +379,9 @@ engine_test!(share_is_revoked_on_every_node, |store: &Store| {
     let (ada, bob) = (manager(store, &server, "ada"), manager(store, &other, "bob"));
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(accept(&bob, "ada").status, 204);
-    wait_for("the share on the other node", || (bob.get("/plants?owner=ada").status == 200).then_some(()));
+    wait_until("the share on the other node", || bob.get("/plants?owner=ada").status == 200);
     assert_eq!(revoke(&ada, "bob").status, 204);
     let revoked = Stopwatch::start();
-    wait_for("its end on the other node", || (bob.get("/plants?owner=ada").status == 404).then_some(()));
+    wait_until("its end on the other node", || bob.get("/plants?owner=ada").status == 404);
     assert!(revoked.elapsed() < EFFECT_LIMIT, "{:?}", revoked.elapsed());
 });

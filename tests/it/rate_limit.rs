@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{Client, Connection, Engine, Garden, JSON, Response, Server, Store, assert_snapshot, engine_test};
+use crate::support::{
+    Client, Connection, Garden, JSON, Response, Server, Store, assert_snapshot, engine_test, sqlite_test,
+};
 
 /// Starts a server with a rate so low that no request is added to the bucket while a test runs.
 fn serve_with_burst(store: &Store, burst: &str) -> Server {
@@ -249,9 +251,7 @@ engine_test!(burst_defaults_to_the_rate, |store: &Store| {
     assert_eq!(policy(&Server::start(command)).as_deref(), Some(r#""user";q=250;w=3"#));
 });
 
-#[test]
-fn invalid_rates_are_rejected_with_one_clear_line() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(invalid_rates_are_rejected_with_one_clear_line, |store: &Store| {
     for (options, words) in [
         (
             &["--rate-limit", "100"][..],
@@ -268,4 +268,4 @@ fn invalid_rates_are_rejected_with_one_clear_line() {
         assert!(errors.contains(words) && errors.lines().count() == 1, "{options:?}: {errors}");
     }
     assert!(!store.file().exists(), "a server that cannot start creates no store");
-}
+});

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::support::{
     Cluster, CompletedWrite, Engine, History, Random, RetryingClients, Server, Stage, Store, TcpProxy, Workload,
-    engine_test, wait_for,
+    engine_test, wait_for, wait_until,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
@@ -75,7 +75,7 @@ impl RetryTest {
 #[track_caller]
 fn wait_for_writes(history: &History, more: usize) {
     let enough = history.acknowledged() + more;
-    wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
+    wait_until("more writes", || history.acknowledged() >= enough);
 }
 
 engine_test!(every_write_happens_once_though_the_service_is_killed, |store: &Store| {
@@ -143,10 +143,10 @@ fn every_write_happens_once_though_commits_are_cut_off() {
             let before = failures("5030");
             if cut % 3 > 0 {
                 proxy.cut_at(stage, COMMIT);
-                wait_for("the proxy to cut the connection", || (proxy.cuts() == cut).then_some(()));
+                wait_until("the proxy to cut the connection", || proxy.cuts() == cut);
             } else {
                 proxy.cut_all_at(stage, COMMIT);
-                wait_for("requests to fail", || (failures("5030") > before).then_some(()));
+                wait_until("requests to fail", || failures("5030") > before);
                 proxy.heal();
             }
         }

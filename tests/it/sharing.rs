@@ -5,7 +5,9 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::support::{Client, Engine, Response, Server, Service, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{
+    Client, Engine, Response, Server, Service, Store, assert_snapshot, engine_test, wait_for, wait_until,
+};
 
 #[track_caller]
 fn share(store: &Store, arguments: &[&str]) -> String {
@@ -126,9 +128,7 @@ engine_test!(idempotency_key_is_not_replayed_for_an_owner_who_was_created_again,
     assert!(store.run(&["user", "delete", "ada", "--yes"]).status.success());
     let ada = server.client(&store.token("ada", &[]));
     grant(store, "ada", "bob", "editor");
-    wait_for("the grant of the new owner to take effect", || {
-        (bob.get("/plants?owner=ada").text() == "[]").then_some(())
-    });
+    wait_until("the grant of the new owner to take effect", || bob.get("/plants?owner=ada").text() == "[]");
     for again in [create(), delete(), malformed()] {
         assert_eq!(again.error(), 42200, "{}", again.wire());
     }
@@ -179,7 +179,7 @@ engine_test!(grants_and_revocations_take_effect_within_seconds_on_every_node, |s
     let tags = bobs.each_ref().map(|bob| bob.get("/plants").header("etag").expect("a tag").to_owned());
     grant(store, "ada", "bob", "reader");
     for (bob, tag) in bobs.iter().zip(&tags) {
-        wait_for("the grant to take effect", || (bob.ids() == [1]).then_some(()));
+        wait_until("the grant to take effect", || bob.ids() == [1]);
         assert_eq!(
             bob.call("GET", "/plants", &[("If-None-Match", tag)], None).status,
             200,
@@ -189,12 +189,12 @@ engine_test!(grants_and_revocations_take_effect_within_seconds_on_every_node, |s
     }
     grant(store, "ada", "bob", "editor");
     for (bob, id) in bobs.iter().zip(2..) {
-        wait_for("the new role to take effect", || (post_to(bob, "ada", id, "Moss").status == 200).then_some(()));
+        wait_until("the new role to take effect", || post_to(bob, "ada", id, "Moss").status == 200);
     }
     let shared = bobs[0].get("/plants").header("etag").expect("a tag").to_owned();
     share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
     for bob in &bobs {
-        wait_for("the revocation to take effect", || bob.ids().is_empty().then_some(()));
+        wait_until("the revocation to take effect", || bob.ids().is_empty());
         assert_eq!(post_to(bob, "ada", 9, "Moss").error(), 40400);
         assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", &shared)], None).status, 200);
     }
@@ -240,7 +240,7 @@ engine_test!(cursor_of_several_owners_is_valid_after_the_revocation, |Service { 
     let after_ada = bob.get("/plants?limit=1&include=id").next().expect("a page");
     let after_bob = bob.get("/plants?limit=2&include=id").next().expect("a page");
     share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
-    wait_for("the revocation to take effect", || (bob.ids() == [1, 2, 3]).then_some(()));
+    wait_until("the revocation to take effect", || bob.ids() == [1, 2, 3]);
     assert_eq!(bob.get(&after_ada).ids(), [1]);
     assert_eq!(bob.get(&after_bob).ids(), [2, 3]);
 });
@@ -299,9 +299,7 @@ engine_test!(deleting_a_user_ends_their_shares, |Service { store, server }: &Ser
     assert_eq!((bob.ids(), cyd.ids()), (vec![1, 2], vec![2]));
     let mut deletion =
         store.command(&["user", "delete", "--yes", "bob"]).stderr(Stdio::null()).spawn().expect("the command");
-    wait_for("bob to be deleted", || {
-        store.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty().then_some(())
-    });
+    wait_until("bob to be deleted", || store.rows("SELECT user_id FROM users WHERE name = 'bob'").is_empty());
     // Servers still have bob's token in their cache, but write nothing for a deleted user or on their behalf.
     assert_eq!(post_to(&bob, "ada", 3, "Moss").error(), 40101);
     assert_eq!(delete_of(&bob, "ada", 1).error(), 40101);
@@ -354,7 +352,7 @@ engine_test!(cached_list_of_several_owners_follows_all_of_them, |Service { store
     ada.plant(3, "Fern");
     names(&["Ivy", "Fern"]);
     share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
-    wait_for("the end of the share", || (bob.get("/plants").json() == json!([{ "name": "Ivy" }])).then_some(()));
+    wait_until("the end of the share", || bob.get("/plants").json() == json!([{ "name": "Ivy" }]));
 });
 
 engine_test!(operators_list_and_change_shares, |store: &Store| {

@@ -1,6 +1,6 @@
 //! Graceful shutdown by SIGTERM and SIGINT: no new connections, requests in flight are finished.
 
-use crate::support::{Client, Connection, Engine, JSON, Store, engine_test, wait_for};
+use crate::support::{Client, Connection, Engine, JSON, Store, engine_test, wait_for, wait_until};
 
 /// Sends the head of a create and waits until the server asks for the body.
 #[track_caller]
@@ -64,7 +64,7 @@ engine_test!(requests_in_flight_are_finished, |store: &Store| {
         assert_eq!(draining.header("retry-after"), Some("1"));
         assert_eq!(draining.header("connection"), Some("close"));
         assert!(idle.is_closed_by_server());
-        wait_for("new connections to be refused", || Connection::try_open(server.address()).is_err().then_some(()));
+        wait_until("new connections to be refused", || Connection::try_open(server.address()).is_err());
         assert!(server.ended().is_none(), "the server waits for the request in flight");
         unfinished.send(last);
         let response = unfinished.read_response(false);
@@ -100,7 +100,7 @@ engine_test!(second_signal_ends_the_server_at_once, |store: &Store| {
     let server = store.serve(&["--shutdown-grace", "100d"]);
     let _unfinished = unfinished_create(&server.client(&store.token("ada", &[])));
     server.signal("TERM");
-    wait_for("the server to receive the first signal", || server.log().contains("shutting down").then_some(()));
+    wait_until("the server to receive the first signal", || server.log().contains("shutting down"));
     assert!(server.ended().is_none());
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(1));

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::support::{Client, Server, Store, engine_test, wait_for};
+use crate::support::{Client, Server, Store, engine_test, wait_for, wait_until};
 
 /// State in `/proc/net/tcp` of a closed socket whose last bytes the client has not acknowledged.
 const FIN_WAIT1: &str = "04";
@@ -60,9 +60,9 @@ engine_test!(little_of_a_list_is_produced_for_a_client_that_does_not_read, |stor
     assert!(bytes <= 256 * 1024, "{bytes} bytes");
     // The kernel drops the buffered bytes of a client that the server has disconnected.
     let clients = [client.local_addr().unwrap()];
-    wait_for("the socket to be released", || {
+    wait_until("the socket to be released", || {
         let states = states(server.address(), &clients);
-        (!states.iter().any(|state| state == FIN_WAIT1)).then_some(())
+        !states.iter().any(|state| state == FIN_WAIT1)
     });
 });
 

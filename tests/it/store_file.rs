@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rstest::rstest;
 
-use crate::support::{Engine, Garden, Store, engine_test};
+use crate::support::{Engine, Garden, Store, engine_test, sqlite_test};
 
 fn open(file: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
@@ -133,14 +133,12 @@ fn old_schema_of_an_empty_database_is_migrated_by_restore() {
     assert!(schema_version(&store) > 2);
 }
 
-#[test]
-fn missing_store_is_not_created_with_no_migrate() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(missing_store_is_not_created_with_no_migrate, |store: &Store| {
     let output = store.run(&["serve", "--listen", "127.0.0.1:0", "--no-migrate"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("there is no store at ") && stderr.contains("`plantstore migrate` create"), "{stderr}");
     assert!(!store.file().exists());
-}
+});
 
 #[test]
 fn file_that_others_can_write_logs_a_warning() {
@@ -155,38 +153,32 @@ fn file_that_others_can_write_logs_a_warning() {
     }
 }
 
-#[test]
-fn file_of_a_newer_release_is_rejected() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(file_of_a_newer_release_is_rejected, |store: &Store| {
     store.token("ada", &[]);
     open(&store.file()).pragma_update(None, "user_version", 1_000).expect("a version from the future");
     open(&store.file())
         .pragma_update_and_check(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))
         .expect("a complete checkpoint");
-    let words = error_of(&store);
+    let words = error_of(store);
     assert!(words.contains("was written by a newer plantstore (schema 1000, this one knows "), "{words}");
     assert!(words.contains("use that release or a later one"), "{words}");
     assert_eq!(store.run(&["token", "list"]).status.code(), Some(1), "other commands reject the file, too");
-}
+});
 
-#[test]
-fn file_of_another_program_is_rejected() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(file_of_another_program_is_rejected, |store: &Store| {
     std::fs::write(store.file(), "").expect("an empty file");
     open(&store.file())
         .execute_batch("CREATE TABLE plants (mine TEXT); INSERT INTO plants VALUES ('precious')")
         .expect("a table");
-    let words = error_of(&store);
+    let words = error_of(store);
     assert!(words.contains("is not a plantstore file (it is an SQLite database of another program)"), "{words}");
     let empty = Store::new(Engine::Sqlite);
     std::fs::write(empty.file(), "").expect("an empty file");
     open(&empty.file()).pragma_update(None, "user_version", 7).expect("a version of another program");
     assert!(error_of(&empty).contains("is not a plantstore file"), "a file without tables is rejected, too");
-}
+});
 
-#[test]
-fn file_has_the_documented_schema_and_mode() {
-    let Garden { store, ada, .. } = &Garden::new(Engine::Sqlite, &[]);
+sqlite_test!(file_has_the_documented_schema_and_mode, |Garden { store, ada, .. }: &Garden| {
     ada.plant(1, "Rose");
     let file = open(&store.file());
     let pragma =
@@ -212,29 +204,25 @@ fn file_has_the_documented_schema_and_mode() {
         .collect::<Result<_, _>>()
         .unwrap();
     assert_eq!(key, ["user_id", "plant_id"]);
-}
+});
 
-/// The full path shows an operator who runs the command in the wrong directory what is wrong.
-#[test]
-fn missing_store_is_reported_with_its_full_path() {
-    let store = Store::new(Engine::Sqlite);
+// The full path shows an operator who runs the command in the wrong directory what is wrong.
+sqlite_test!(missing_store_is_reported_with_its_full_path, |store: &Store| {
     let output = store.run(&["token", "create", "--user", "ada", "--store", "sqlite:plantstore.db"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     let path = store.directory().canonicalize().unwrap().join("plantstore.db");
     let expected = format!("there is no store at sqlite:plantstore.db ({}): name yours with --store", path.display());
     assert!(stderr.contains(&expected), "{stderr}");
-}
+});
 
-/// An empty file is no store. It becomes one only with `--create`.
-#[test]
-fn empty_file_is_rejected() {
-    let store = Store::new(Engine::Sqlite);
+// An empty file is no store. It becomes one only with `--create`.
+sqlite_test!(empty_file_is_rejected, |store: &Store| {
     std::fs::write(store.file(), "").unwrap();
     let output = store.run(&["token", "create", "--user", "ada"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no store at"), "{output:?}");
     assert_eq!(std::fs::read(store.file()).unwrap(), b"", "the file is unchanged");
     store.token("ada", &[]);
-}
+});
 
 /// Another tool may have changed the journal mode of the file; the server changes it back.
 #[test]
@@ -291,7 +279,7 @@ engine_test!(rows_of_a_deleted_user_are_removed_after_the_next_start, |store: &S
     let server = store.serve(&[]);
     assert_eq!(server.client(&tokens[1]).get("/plants").error(), 40101);
     let left = || store.rows("SELECT user_id FROM plants UNION ALL SELECT -user_id FROM departed_users");
-    crate::support::wait_for("the rows of the deleted user to be removed", || (left() == [1]).then_some(()));
+    crate::support::wait_until("the rows of the deleted user to be removed", || left() == [1]);
     assert_eq!(server.client(&tokens[0]).ids(), [0], "plants of other users stay");
 });
 

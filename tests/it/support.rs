@@ -30,7 +30,7 @@ mod workload;
 pub(crate) use browser::BrowserScript;
 pub(crate) use client::{Client, Connection, JSON};
 pub(crate) use engine::Engine;
-pub(crate) use fixture::{Garden, Service, engine_test, run_on};
+pub(crate) use fixture::{Garden, Service, engine_test, postgres_test, run_on, sqlite_test};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port, runs_on_citus};
@@ -41,7 +41,7 @@ pub(crate) use stop::StopOnDrop;
 pub(crate) use strace::StraceCommand;
 pub(crate) use tcp_proxy::{Stage, TcpProxy};
 pub(crate) use terminal::Terminal;
-pub(crate) use wait::{Stopwatch, TIMEOUT, retry_while_unavailable, wait_for};
+pub(crate) use wait::{Stopwatch, TIMEOUT, retry_while_unavailable, wait_for, wait_until};
 pub(crate) use workload::{Random, Workload};
 
 /// Asserts an inline snapshot that every engine shares, so that it may be reached more than once.

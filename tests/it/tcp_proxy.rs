@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{Stage, TIMEOUT, TcpProxy, wait_for};
+use crate::support::{Stage, TIMEOUT, TcpProxy, wait_until};
 
 const QUERY: u8 = b'Q';
 const COMMAND_COMPLETE: u8 = b'C';
@@ -121,7 +121,7 @@ fn an_armed_cut_happens_once_at_its_stage() {
         assert_eq!(proxy.cuts(), 0);
         assert!(!ask(&mut first, "COMMIT"), "{stage:?}");
         assert_eq!(proxy.cuts(), 1);
-        wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
+        wait_until("the server to see the end of the connection", || server.received().ends_with('|'));
         let mut second = connect(&proxy);
         assert!(ask(&mut second, "BEGIN"));
         assert!(ask(&mut second, "COMMIT"), "{stage:?}: only the first connection is cut");
@@ -143,7 +143,7 @@ fn response_to_an_earlier_request_is_not_taken_for_that_to_the_needle() {
     }
     let responses = [(); 3].map(|()| read_response(&mut client));
     assert_eq!(responses, [Some(LATE.to_owned()), Some(LATE.to_owned()), None]);
-    wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
+    wait_until("the server to see the end of the connection", || server.received().ends_with('|'));
     assert_eq!((server.received().as_str(), proxy.cuts()), ("late.late.COMMIT.|", 1));
 }
 
@@ -188,8 +188,8 @@ fn an_armed_freeze_holds_back_the_needle() {
     assert!(ask(&mut client, "BEGIN"));
     assert!(!proxy.is_frozen());
     client.write_all(&[message(QUERY, "SELECT"), message(QUERY, "COMMIT")].concat()).unwrap();
-    wait_for("the message before the needle", || (server.received() == "BEGIN.SELECT.").then_some(()));
-    wait_for("the proxy to freeze", || proxy.is_frozen().then_some(()));
+    wait_until("the message before the needle", || server.received() == "BEGIN.SELECT.");
+    wait_until("the proxy to freeze", || proxy.is_frozen());
     proxy.heal();
     assert_eq!([(); 2].map(|()| read_response(&mut client).unwrap()), ["SELECT", "COMMIT"]);
     assert_eq!(server.received(), "BEGIN.SELECT.COMMIT.");
@@ -209,7 +209,7 @@ fn message_that_arrives_in_two_pieces_is_found() {
             client.write_all(piece).unwrap();
         }
         assert_eq!(read_response(&mut client), None, "{stage:?}");
-        wait_for("the server to see the end of the connection", || server.received().ends_with('|').then_some(()));
+        wait_until("the server to see the end of the connection", || server.received().ends_with('|'));
         assert_eq!((server.received().as_str(), proxy.cuts()), (received, 1), "{stage:?}");
     }
 }
@@ -222,7 +222,7 @@ fn a_cut_closes_all_connections_until_heal() {
     assert!(clients.iter_mut().all(|client| ask(client, "")));
     proxy.cut();
     assert!(clients.iter_mut().all(|client| read_response(client).is_none()));
-    wait_for("the server to see the end of the connection", || (server.received() == "..||").then_some(()));
+    wait_until("the server to see the end of the connection", || server.received() == "..||");
     assert!(!ask(&mut connect(&proxy), ""));
     proxy.heal();
     assert!(ask(&mut connect(&proxy), ""));
@@ -252,7 +252,7 @@ fn a_freeze_holds_back_all_bytes_until_heal() {
     proxy.cut();
     assert_eq!((read_response(&mut old), read_response(&mut newer)), (None, None));
     proxy.heal();
-    wait_for("the server to see the end of the connection", || (server.received() == "...||").then_some(()));
+    wait_until("the server to see the end of the connection", || server.received() == "...||");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn end_of_one_side_is_forwarded_to_the_other() {
     let server = StubDatabase::default();
     let proxy = TcpProxy::start(server.start());
     drop(connect(&proxy));
-    wait_for("the server to see the end of the connection", || (server.received() == "|").then_some(()));
+    wait_until("the server to see the end of the connection", || server.received() == "|");
     // A port that was just released has no listener.
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     assert!(!ask(&mut connect(&TcpProxy::start(closed)), ""));

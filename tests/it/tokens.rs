@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::support::http2::{CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, head};
 use crate::support::{
     Client, Engine, Response, Server, Service, Stopwatch, Store, TIMEOUT, assert_snapshot, engine_test, wait_for,
+    wait_until,
 };
 
 pub(crate) const ALL_SCOPES: &str = "plants:read,plants:write,plants:delete,tokens:manage,shares:manage";
@@ -278,7 +279,7 @@ engine_test!(revoked_token_makes_no_more_tokens_on_any_node, |store: &Store| {
     assert_eq!(revoke(&ada, id).status, 204);
     let revoked = Stopwatch::start();
     assert_eq!(create(&elsewhere, &json!({})).error(), 40101);
-    wait_for("the revocation on the other node", || (elsewhere.get("/plants").status == 401).then_some(()));
+    wait_until("the revocation on the other node", || elsewhere.get("/plants").status == 401);
     assert!(revoked.elapsed() < EFFECT_LIMIT, "{:?}", revoked.elapsed());
 });
 
@@ -321,14 +322,14 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
     let mut connection = Frames::open(server.address(), &[]);
     connection.send(HEADERS, END_HEADERS, 1, &head(&ada, "POST", "/tokens", &[JSON]));
     connection.send(DATA, END_STREAM, 1, b"{}");
-    wait_for("the change to wait for the lock", || (store.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
+    wait_until("the change to wait for the lock", || store.rows(WAITING_FOR_TOKEN) == [1]);
     connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
-    wait_for("the cancelled request in the log", || server.log().contains(r#""complete":false"#).then_some(()));
+    wait_until("the cancelled request in the log", || server.log().contains(r#""complete":false"#));
     server.signal("TERM");
-    wait_for("the shutdown", || server.log().contains("shutting down").then_some(()));
+    wait_until("the shutdown", || server.log().contains("shutting down"));
     // Longer than a server needs to end that does not wait for the change.
     let signalled = Instant::now();
-    wait_for("three seconds", || (signalled.elapsed().as_secs() >= 3).then_some(()));
+    wait_until("three seconds", || signalled.elapsed().as_secs() >= 3);
     assert!(server.ended().is_none(), "{}", server.log());
     drop(held);
     server.wait();
@@ -350,7 +351,7 @@ fn change_is_retried_after_a_deadlock() {
         .hold("BEGIN; SET LOCAL deadlock_timeout = '50s'; SELECT 1 FROM plantstore.users WHERE user_id = 1 FOR UPDATE");
     let response = std::thread::scope(|scope| {
         let creating = scope.spawn(|| create(ada, &json!({"label": "balcony"})));
-        wait_for("the request to wait", || (store.rows(WAITING_FOR_TOKEN) == [1]).then_some(()));
+        wait_until("the request to wait", || store.rows(WAITING_FOR_TOKEN) == [1]);
         other.send("SELECT pg_advisory_xact_lock(-5873301895286449354)");
         other.finish();
         creating.join().expect("a response")

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::http2::Http2;
-use crate::support::{Client, Engine, Response, Server, Store, TIMEOUT, wait_for};
+use crate::support::{Client, Engine, Response, Server, Store, TIMEOUT, sqlite_test, wait_for};
 
 const FORWARDED: &str = "Forwarded";
 const X_FORWARDED_FOR: &str = "X-Forwarded-For";
@@ -147,9 +147,7 @@ fn connections_of_a_trusted_proxy_are_limited_in_total_only() {
     assert!(!is_served(proxy, server.address()).1, "the total holds for proxies, too");
 }
 
-#[test]
-fn networks_that_cannot_be_trusted_are_rejected_at_the_start() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(networks_that_cannot_be_trusted_are_rejected_at_the_start, |store: &Store| {
     for (network, advice) in
         [("10.0.0.5/8", "10.0.0.0/8"), ("0.0.0.0/0", "name your own proxies"), ("proxy.example", "10.0.0.0/24")]
     {
@@ -157,4 +155,4 @@ fn networks_that_cannot_be_trusted_are_rejected_at_the_start() {
         let message = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && message.contains(advice), "{network}: {message}");
     }
-}
+});

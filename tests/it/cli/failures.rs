@@ -1,7 +1,7 @@
 //! Errors of the command line: one clear line and an exit code.
 
 use super::{errors, text, tokens};
-use crate::support::{Engine, Server, Service, Store, assert_snapshot, wait_for};
+use crate::support::{Engine, Server, Service, Store, assert_snapshot, sqlite_test, wait_until};
 
 /// Asserts that a message holds no text of libraries and no error number of the operating system.
 #[track_caller]
@@ -11,9 +11,7 @@ fn assert_no_internals(message: &str) {
     }
 }
 
-#[test]
-fn wrong_use_is_one_clear_line_and_exit_code_2() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(wrong_use_is_one_clear_line_and_exit_code_2, |store: &Store| {
     store.token("ada", &[]);
     let wrong: &[(&[&str], &str)] = &[
         (&["serve", "--store", "mysql://u:secret@h/d"], "unknown store scheme `mysql`: use sqlite:PATH"),
@@ -69,12 +67,10 @@ fn wrong_use_is_one_clear_line_and_exit_code_2() {
         assert!(!errors(&output).contains("secret"));
         assert_eq!(text(&output), "");
     }
-    assert_eq!(tokens(&store).len(), 1, "nothing was done");
-}
+    assert_eq!(tokens(store).len(), 1, "nothing was done");
+});
 
-#[test]
-fn failure_is_one_clear_line_and_exit_code_1() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(failure_is_one_clear_line_and_exit_code_1, |Service { store, server }: &Service| {
     let taken = server.address().to_string();
     let server_url = format!("http://{taken}");
     let new = Store::new(Engine::Sqlite);
@@ -119,11 +115,9 @@ fn failure_is_one_clear_line_and_exit_code_1() {
     let unknown = store.run(&["token", "revoke", "77"]);
     assert_eq!(unknown.status.code(), Some(1));
     assert_snapshot!(errors(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
-}
+});
 
-#[test]
-fn a_bad_value_of_a_variable_is_reported_by_its_name() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(a_bad_value_of_a_variable_is_reported_by_its_name, |store: &Store| {
     let wrong: &[(&str, &str, &str)] = &[
         ("PLANTSTORE_LISTEN", "localhost", "error: invalid value 'localhost' for PLANTSTORE_LISTEN: write HOST:PORT"),
         ("PLANTSTORE_LISTEN", "", "PLANTSTORE_LISTEN"),
@@ -147,7 +141,7 @@ fn a_bad_value_of_a_variable_is_reported_by_its_name() {
         "the option overrides the variable: {}",
         errors(&typed)
     );
-}
+});
 
 #[test]
 fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
@@ -177,14 +171,10 @@ fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
     let mut command = store.command(&["serve", "--listen", "0"]);
     command.env("PLANTSTORE_SOTRE_TIMEOUT", "1s");
     let server = Server::start(command);
-    wait_for("the warning in the log", || {
-        server.log().contains("did you mean PLANTSTORE_STORE_TIMEOUT?").then_some(())
-    });
+    wait_until("the warning in the log", || server.log().contains("did you mean PLANTSTORE_STORE_TIMEOUT?"));
 }
 
-#[test]
-fn restore_names_its_argument() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(restore_names_its_argument, |store: &Store| {
     std::fs::write(store.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
     for (file, words) in [
         ("missing.db", "there is no store at sqlite:missing.db: name one that exists as FILE"),
@@ -195,11 +185,9 @@ fn restore_names_its_argument() {
         assert!(errors(&output).contains(words), "{}", errors(&output));
         assert!(!errors(&output).contains("--store"), "{}", errors(&output));
     }
-}
+});
 
-#[test]
-fn a_line_that_is_not_json_is_described_without_terms_of_the_parser() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(a_line_that_is_not_json_is_described_without_terms_of_the_parser, |store: &Store| {
     for (line, words) in [
         ("nope\n", "line 1: it is not JSON: a word other than true, false and null at column 2\n"),
         ("{\n", "line 1: it is not JSON: it ends in the middle of an object at column 1\n"),
@@ -210,4 +198,4 @@ fn a_line_that_is_not_json_is_described_without_terms_of_the_parser() {
         assert!(errors(&output).starts_with(words), "{}", errors(&output));
         assert_no_internals(&errors(&output));
     }
-}
+});

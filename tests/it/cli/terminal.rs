@@ -6,7 +6,7 @@ use rstest::rstest;
 
 use super::{errors, text};
 use crate::support::tools::external;
-use crate::support::{Client, Connection, Engine, Store, Terminal, engine_test, free_port, wait_for};
+use crate::support::{Client, Connection, Engine, Store, Terminal, engine_test, free_port, wait_for, wait_until};
 
 // For example, the parent process may have closed its end of the pipe.
 engine_test!(the_service_runs_with_its_output_closed, |store: &Store| {
@@ -32,12 +32,12 @@ fn the_service_ends_with_its_terminal() {
     let store = Store::new(Engine::Sqlite);
     let mut terminal = Terminal::serve(&store, &[]);
     terminal.signal("HUP");
-    wait_for("the warning about SIGHUP without a certificate", || {
-        terminal.screen().contains("no certificate to reload").then_some(())
+    wait_until("the warning about SIGHUP without a certificate", || {
+        terminal.screen().contains("no certificate to reload")
     });
     assert!(!terminal.service_has_ended());
     terminal.close();
-    wait_for("the server to end", || terminal.service_has_ended().then_some(()));
+    wait_until("the server to end", || terminal.service_has_ended());
     assert!(!store.file().with_extension("db-wal").exists(), "a clean stop removes the WAL");
 }
 
@@ -67,12 +67,12 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
     connection.send(client.bytes("POST", "/plants", &headers, None));
     assert_eq!(connection.read_response(false).status, 100);
     terminal.signal("TERM");
-    wait_for("the shutdown to begin", || terminal.screen().contains("shutting down: finishing").then_some(()));
+    wait_until("the shutdown to begin", || terminal.screen().contains("shutting down: finishing"));
     terminal.close();
     connection.send(r#"{"id":1,"name":"a"}"#);
     assert_eq!(connection.read_response(false).status, 200);
     drop(connection);
-    wait_for("the server to end", || terminal.service_has_ended().then_some(()));
+    wait_until("the server to end", || terminal.service_has_ended());
 }
 
 #[rstest]

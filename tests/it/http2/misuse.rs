@@ -8,7 +8,7 @@ use crate::support::http2::{
     ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Frames, GOAWAY, HEADERS,
     INITIAL_WINDOW, NO_ERROR, PING, PREFACE, RST_STREAM, SETTINGS, WINDOW_UPDATE, field, frame, head, setting,
 };
-use crate::support::{Connection, JSON, wait_for};
+use crate::support::{Connection, JSON, wait_until};
 
 #[test]
 fn incomplete_preface_is_an_incomplete_head() {
@@ -26,7 +26,7 @@ fn connection_without_a_request_is_closed_despite_pings() {
     assert_eq!(silent.ending(), Some(NO_ERROR));
     let mut pinging = Frames::open(server.address(), &[]);
     let ping = frame(PING, 0, 0, b"eightful");
-    wait_for("the server to disconnect", || pinging.try_send(&ping).is_err().then_some(()));
+    wait_until("the server to disconnect", || pinging.try_send(&ping).is_err());
     // The client sends the preface and no SETTINGS frame.
     let mut mute = TcpStream::connect(server.address()).unwrap();
     mute.write_all(PREFACE).unwrap();
@@ -179,7 +179,7 @@ fn floods_of_small_frames_do_not_delay_other_clients() {
                 let mut connection = Frames::open(server.address(), &[]);
                 connection.try_send(first).expect("the first frame is sent");
                 // The responses are not read.
-                wait_for("the server to disconnect", || connection.try_send(flood).is_err().then_some(()));
+                wait_until("the server to disconnect", || connection.try_send(flood).is_err());
             });
         }
         for _ in 0..50 {

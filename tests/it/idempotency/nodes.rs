@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::{LOCKS, QUIET, STORED_KEYS, assert_replays, create_bytes, delete, in_flight, is_replayed, plant, post};
-use crate::support::{Client, Engine, Server, Store, retry_while_unavailable, wait_for};
+use crate::support::{Client, Engine, Server, Store, postgres_test, retry_while_unavailable, wait_for, wait_until};
 
 /// Two nodes on one database, and a client of each.
 fn two_nodes(store: &Store) -> ([Server; 2], [Client; 2]) {
@@ -17,11 +17,8 @@ fn two_nodes(store: &Store) -> ([Server; 2], [Client; 2]) {
     (nodes, clients)
 }
 
-#[rstest]
-#[case::requires_postgres()]
-fn key_in_flight_on_one_node_is_in_flight_on_all() {
-    let store = Store::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&store);
+postgres_test!(key_in_flight_on_one_node_is_in_flight_on_all, |store: &Store| {
+    let (_nodes, [one, other]) = two_nodes(store);
     let held = store.hold_writes();
     let mut first = in_flight(&one, &other, create_bytes("k1", plant(1, "Rose")));
     for client in [&one, &other] {
@@ -36,46 +33,40 @@ fn key_in_flight_on_one_node_is_in_flight_on_all() {
         assert_replays(&response, &post(client, "k1", &plant(1, "Rose")));
         assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
     }
-    wait_for("the locks to be released", || (store.rows(LOCKS) == [0]).then_some(()));
-}
+    wait_until("the locks to be released", || store.rows(LOCKS) == [0]);
+});
 
-/// A client that has a response gets it again from every node, without 40901 for a lock that is about to be released.
-#[rstest]
-#[case::requires_postgres()]
-fn response_of_one_node_is_replayed_by_all() {
-    let store = Store::new(Engine::Postgres);
-    let (_nodes, [one, other]) = two_nodes(&store);
+// A client that has a response gets it again from every node, without 40901 for a lock that is about to be released.
+postgres_test!(response_of_one_node_is_replayed_by_all, |store: &Store| {
+    let (_nodes, [one, other]) = two_nodes(store);
     for id in 0..100 {
         let key = format!("key {id}");
         let response = post(&one, &key, &plant(id, "Rose"));
         assert_eq!(response.status, 200, "{}", response.wire());
         assert_replays(&response, &post(&other, &key, &plant(id, "Rose")));
     }
-}
+});
 
-/// The write in flight takes no effect, and its key can be used on another node.
-#[rstest]
-#[case::requires_postgres()]
-fn killed_node_releases_its_keys() {
-    let store = Store::new(Engine::Postgres);
-    let ([node, _other_node], [one, other]) = two_nodes(&store);
+// The write in flight takes no effect, and its key can be used on another node.
+postgres_test!(killed_node_releases_its_keys, |store: &Store| {
+    let ([node, _other_node], [one, other]) = two_nodes(store);
     let held = store.hold_writes();
     // Both requests go to the same node, so this node holds the key.
     let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
-    wait_for("the lock of the key", || (store.rows(LOCKS) == [1]).then_some(()));
+    wait_until("the lock of the key", || store.rows(LOCKS) == [1]);
     assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);
     node.kill();
     drop(cut);
-    wait_for("the locks to be released", || (store.rows(LOCKS) == [0]).then_some(()));
+    wait_until("the locks to be released", || store.rows(LOCKS) == [0]);
     let mut second = other.connect();
     second.send(create_bytes("k1", plant(1, "Rose"))(&other));
-    wait_for("the second request to hold the lock", || (store.rows(LOCKS) == [1]).then_some(()));
+    wait_until("the second request to hold the lock", || store.rows(LOCKS) == [1]);
     drop(held);
     let response = second.read_response(false);
     assert!(response.status == 200 && !is_replayed(&response), "{}", response.wire());
     assert_eq!(other.ids(), [1]);
     assert_replays(&response, &post(&other, "k1", &plant(1, "Rose")));
-}
+});
 
 /// A trigger stores the key within the transaction, which no node does. The write fails with the insert of its key.
 #[rstest]

@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::{STORED_KEYS, assert_replays, delete, is_replayed, plant, post};
-use crate::support::{Engine, Garden, JSON, Service, Store, engine_test, wait_for};
+use crate::support::{Engine, Garden, JSON, Service, Store, engine_test, wait_until};
 
 // The test computes the fingerprint as the releases 0.3 and 0.4 did, for requests to the caller's own plants.
 engine_test!(keys_stored_by_an_earlier_release_are_replayed, |Garden { store, ada, .. }: &Garden| {
@@ -70,7 +70,7 @@ engine_test!(expired_keys_are_deleted, |store: &Store| {
     // Two servers delete expired keys concurrently.
     let servers = [store.serve(&[]), store.serve(&[])];
     assert_eq!(post(&servers[0].client(&token), "k1", &plant(1, "Rose")).status, 200);
-    wait_for("the deletion of the expired keys", || (store.rows(STORED_KEYS) == [1]).then_some(()));
+    wait_until("the deletion of the expired keys", || store.rows(STORED_KEYS) == [1]);
     assert!(is_replayed(&post(&servers[1].client(&token), "k1", &plant(1, "Rose"))), "the stored response stays");
 });
 
@@ -83,7 +83,7 @@ engine_test!(keys_are_deleted_with_their_user, |Service { store, server }: &Serv
     let deleted = std::thread::scope(|scope| {
         let deletion = scope.spawn(|| store.run(&["user", "delete", "--yes", "ada"]));
         // The deleted user's token is cached for a moment, but its requests have no effect and store no key.
-        wait_for("the deletion", || (store.rows("SELECT count(*) FROM users") == [1]).then_some(()));
+        wait_until("the deletion", || store.rows("SELECT count(*) FROM users") == [1]);
         for response in [post(&ada, "k1", &plant(1, "Rose")), post(&ada, "k4", &plant(4, "Ivy")), delete(&ada, "k5", 1)]
         {
             assert_eq!(response.error(), 40101, "{}", response.wire());

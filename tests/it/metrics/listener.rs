@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use rstest::rstest;
 
 use super::LISTEN;
-use crate::support::{Connection, Engine, JSON, Server, Service, Store, engine_test, wait_for};
+use crate::support::{Connection, Engine, JSON, Server, Service, Store, engine_test, sqlite_test, wait_until};
 
 /// Returns the addresses that a process listens on, in the notation of `/proc/net/tcp`.
 fn listening(server: &Server) -> BTreeSet<String> {
@@ -82,16 +82,14 @@ engine_test!(metrics_are_served_until_the_end_of_a_shutdown, |store: &Store| {
     assert_eq!(unfinished.read_response(false).status, 100);
     server.signal("TERM");
     metrics.wait_for("plantstore_draining", &[], 1);
-    wait_for("new connections to be refused", || Connection::try_open(server.address()).is_err().then_some(()));
+    wait_until("new connections to be refused", || Connection::try_open(server.address()).is_err());
     assert_eq!(metrics.value("plantstore_http_requests_in_flight", &[]), 1);
     unfinished.send(r#"{"id":1,"name":"n"}"#);
     assert_eq!(unfinished.read_response(false).status, 200);
     assert_eq!(server.wait().code(), Some(0));
 });
 
-#[test]
-fn slow_clients_are_disconnected() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &LISTEN);
+sqlite_test!(slow_clients_are_disconnected, &LISTEN, |Service { server, .. }: &Service| {
     let metrics = server.metrics();
     let address = metrics.client().address;
     let mut slow = Connection::open(address);
@@ -104,13 +102,11 @@ fn slow_clients_are_disconnected() {
         0,
         "connections to the metrics listener are not counted"
     );
-}
+});
 
-/// A connection carries one request, and the oldest is closed for a new one, so that clients cannot keep others out by
-/// holding all connections, however often they send something.
-#[test]
-fn held_connections_do_not_block_scrapes() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &LISTEN);
+// A connection carries one request, and the oldest is closed for a new one, so that clients cannot keep others out by
+// holding all connections, however often they send something.
+sqlite_test!(held_connections_do_not_block_scrapes, &LISTEN, |Service { server, .. }: &Service| {
     let metrics = server.metrics();
     let client = metrics.client();
     let mut done = client.connect();
@@ -126,11 +122,9 @@ fn held_connections_do_not_block_scrapes() {
         }
         assert_eq!(client.get("/metrics").status, 200);
     }
-}
+});
 
-#[test]
-fn unusable_metrics_address_is_an_error() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(unusable_metrics_address_is_an_error, |store: &Store| {
     let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let cases = [
@@ -146,7 +140,7 @@ fn unusable_metrics_address_is_an_error() {
         assert_eq!((output.status.code(), errors.contains(words)), (Some(code), true), "{listen}: {errors}");
         assert!(!store.file().exists(), "a server that cannot start creates no store");
     }
-}
+});
 
 /// Runs in a separate network namespace, because the server listens on all addresses.
 #[rstest]
@@ -158,5 +152,5 @@ fn metrics_on_a_non_loopback_address_log_a_warning() {
         Server::start(store.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
     let server = serve("0.0.0.0:0");
-    wait_for("the warning", || server.log().contains("metrics are served on a non-loopback address").then_some(()));
+    wait_until("the warning", || server.log().contains("metrics are served on a non-loopback address"));
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{call, lines, occurrences, serve, users, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
-use crate::support::{Engine, Stopwatch, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Engine, Stopwatch, Store, assert_snapshot, engine_test, wait_until};
 
 const FAILED: &str = "cannot fetch the issuer's keys";
 const BACK: &str = "the issuer responds again";
@@ -37,12 +37,12 @@ fn new_key_is_accepted_and_a_removed_key_is_rejected(#[values(Engine::Sqlite, En
     assert_eq!(call(&server, &of_new).status, 401, "the key is not published yet");
     // The server has just fetched the keys, so it fetches them again only after a pause.
     issuer.publish(&[&old, &new]);
-    wait_for("the new key to be accepted", || (call(&server, &of_new).status == 200).then_some(()));
+    wait_until("the new key to be accepted", || call(&server, &of_new).status == 200);
     assert_eq!(call(&server, &of_old).status, 200, "both keys are accepted during the rotation");
 
     issuer.publish(&[&new]);
     issuer.wait_for_fetch();
-    wait_for("the old key to be rejected", || (call(&server, &of_old).status == 401).then_some(()));
+    wait_until("the old key to be rejected", || call(&server, &of_old).status == 401);
     assert_eq!(call(&server, &of_new).status, 200);
 }
 
@@ -67,13 +67,11 @@ engine_test!(a_removed_key_stops_working_within_30_seconds, |store: &Store| {
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&kept]);
     let start = Stopwatch::start();
-    wait_for("the removed key to be rejected", || (call(&server, &token).status == 401).then_some(()));
+    wait_until("the removed key to be rejected", || call(&server, &token).status == 401);
     assert!(start.elapsed().as_secs() < 30, "30 seconds are documented");
     assert_eq!(call(&server, &kept.token(&issuer.claims("ada"))).status, 200);
     issuer.publish(&[]);
-    wait_for("all keys to be rejected", || {
-        (call(&server, &kept.token(&issuer.claims("ada"))).status == 401).then_some(())
-    });
+    wait_until("all keys to be rejected", || call(&server, &kept.token(&issuer.claims("ada"))).status == 401);
     wait_for_log(&server, "the issuer has no usable key");
 });
 
@@ -129,9 +127,9 @@ engine_test!(cached_keys_work_while_the_issuer_is_down, |store: &Store| {
     wait_for_log(&server, FAILED);
     // Longer than the lifetime of cache entries and than several fetch attempts.
     let start = Instant::now();
-    wait_for("12 seconds to pass", || {
+    wait_until("12 seconds to pass", || {
         assert_eq!(ada.ids(), [1]);
-        (start.elapsed().as_secs() >= 12).then_some(())
+        start.elapsed().as_secs() >= 12
     });
     assert_eq!(
         server.client(&key.token(&issuer.claims("bob"))).get("/plants").status,
@@ -140,9 +138,7 @@ engine_test!(cached_keys_work_while_the_issuer_is_down, |store: &Store| {
     );
     issuer.publish(&[&key, &later]);
     issuer.server.restart();
-    wait_for("the new key to be accepted", || {
-        (call(&server, &later.token(&issuer.claims("ada"))).status == 200).then_some(())
-    });
+    wait_until("the new key to be accepted", || call(&server, &later.token(&issuer.claims("ada"))).status == 200);
     assert_eq!(ada.ids(), [1]);
     wait_for_log(&server, BACK);
     assert_eq!(occurrences(&server, FAILED), 1, "the failure is logged once, not at every attempt");
@@ -175,7 +171,7 @@ engine_test!(tokens_get_503_before_the_first_fetch_of_keys, |store: &Store| {
     assert_eq!(call(&server, &elsewhere).error(), 40101, "a token of another issuer is invalid with any key");
     wait_for_log(&server, FAILED);
     issuer.server.restart();
-    wait_for("the keys to be fetched", || (call(&server, &token).status == 200).then_some(()));
+    wait_until("the keys to be fetched", || call(&server, &token).status == 200);
 });
 
 engine_test!(silent_issuer_delays_no_request_for_long, |store: &Store| {
@@ -187,7 +183,7 @@ engine_test!(silent_issuer_delays_no_request_for_long, |store: &Store| {
     let token = key.token(&issuer.claims("ada"));
     assert_eq!(call(&server, &token).error(), 50300);
     issuer.server.be_silent(false);
-    wait_for("the keys to be fetched", || (call(&server, &token).status == 200).then_some(()));
+    wait_until("the keys to be fetched", || call(&server, &token).status == 200);
     wait_for_log(&server, "the issuer did not respond in time");
     issuer.server.be_silent(true);
     assert_eq!(
@@ -293,7 +289,7 @@ fn invalid_key_set_removes_no_key() {
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&key, &new]);
     issuer.respond_with(KEYS, None);
-    wait_for("the new key to be accepted", || (call(&server, &of_new).status == 200).then_some(()));
+    wait_until("the new key to be accepted", || call(&server, &of_new).status == 200);
     wait_for_log(&server, BACK);
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{call, lines, occurrences, serve, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
-use crate::support::{Engine, Store, engine_test, wait_for};
+use crate::support::{Engine, Store, engine_test, wait_until};
 
 const SKIPPED: &str = "issuer key skipped";
 const OPAQUE: &str = "it is neither a JWT nor a token of this service";
@@ -47,10 +47,8 @@ fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine:
 
     issuer.wait_for_fetch();
     issuer.publish_jwks(published.into_iter().skip(1).collect());
-    wait_for("a warning about the new key set", || (lines(&server, SKIPPED).len() > unusable.len()).then_some(()));
-    wait_for("all warnings about the new key set", || {
-        (lines(&server, SKIPPED).len() == 2 * unusable.len() - 1).then_some(())
-    });
+    wait_until("a warning about the new key set", || lines(&server, SKIPPED).len() > unusable.len());
+    wait_until("all warnings about the new key set", || lines(&server, SKIPPED).len() == 2 * unusable.len() - 1);
 }
 
 engine_test!(wrong_audience_is_logged_with_the_value_found_once_a_minute, |store: &Store| {

@@ -1,11 +1,10 @@
 //! Users of the issuer: created at the first use of a token.
 
-use rstest::rstest;
 use serde_json::json;
 
 use super::{call, serve, users, with};
 use crate::support::issuer::{Issuer, SigningKey};
-use crate::support::{Client, Engine, Store, engine_test, retry_while_unavailable, wait_for};
+use crate::support::{Client, Store, engine_test, postgres_test, retry_while_unavailable, wait_until};
 
 engine_test!(user_is_created_once_at_the_first_use, |store: &Store| {
     let key = SigningKey::ed25519("d");
@@ -45,10 +44,10 @@ engine_test!(deleted_user_with_a_valid_token_is_created_again, |store: &Store| {
     let ada = server.client(&key.token(&issuer.claims("ada")));
     ada.plant(1, "Rose");
     assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
-    wait_for("the user to be created again", || {
+    wait_until("the user to be created again", || {
         let response = ada.post(r#"{"id":2,"name":"Fern"}"#);
         assert!([200, 401].contains(&response.status), "{}", response.text());
-        (response.status == 200).then_some(())
+        response.status == 200
     });
     assert_eq!(ada.ids(), [2], "the new user has no plants of the deleted one");
     assert_eq!(users(store), ["ada"]);
@@ -83,17 +82,14 @@ engine_test!(user_that_cannot_be_created_yet_gets_503, |store: &Store| {
     assert!(response.header("retry-after").is_some());
     assert_eq!(known.ids(), [1], "existing users are not delayed");
     drop(held);
-    wait_for("the new user to be created", || (newcomer.get("/plants").status == 200).then_some(()));
+    wait_until("the new user to be created", || newcomer.get("/plants").status == 200);
 });
 
-/// Two nodes that see a new user concurrently create one user.
-#[rstest]
-#[case::requires_postgres()]
-fn two_nodes_create_one_user() {
-    let store = Store::new(Engine::Postgres);
+// Two nodes that see a new user concurrently create one user.
+postgres_test!(two_nodes_create_one_user, |store: &Store| {
     let key = SigningKey::ed25519("d");
     let issuer = Issuer::start(&[&key]);
-    let nodes = [0, 1].map(|_| serve(&store, &issuer, &[]));
+    let nodes = [0, 1].map(|_| serve(store, &issuer, &[]));
     for node in &nodes {
         assert_eq!(call(node, &key.token(&issuer.claims("first"))).status, 200);
     }
@@ -115,7 +111,7 @@ fn two_nodes_create_one_user() {
     }
     assert_eq!(store.rows("SELECT count(*) FROM users"), [21]);
     assert_eq!(store.rows("SELECT count(*) FROM collections"), [21]);
-}
+});
 
 engine_test!(user_of_the_issuer_creates_tokens_and_shares, |store: &Store| {
     let key = SigningKey::ed25519("d");

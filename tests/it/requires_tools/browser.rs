@@ -5,12 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use crate::support::transfer::import;
-use crate::support::{BrowserScript, Engine, Server, Service, Store, engine_test, wait_for};
+use crate::support::{BrowserScript, Engine, Server, Service, Store, engine_test, sqlite_test, wait_for, wait_until};
 
-/// Tests the harness: a script gets responses to its commands, and a script that fails fails its test with its output.
-#[test]
-fn a_script_drives_the_browser() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+// Tests the harness: a script gets responses to its commands, and a script that fails fails its test with its output.
+sqlite_test!(a_script_drives_the_browser, |Service { server, .. }: &Service| {
     BrowserScript::new("harness", "harness", server, "").run_with_commands(str::to_owned);
     let script = BrowserScript::new("harness", "harness-failing", server, "").with("EXPECTED", "something else");
     let failure = catch_unwind(AssertUnwindSafe(|| script.run())).expect_err("a failure");
@@ -19,7 +17,7 @@ fn a_script_drives_the_browser() {
     let (_, directory) = message.split_once("pages are in ").expect("the directory of the screenshots");
     let (directory, _) = directory.split_once(')').expect("its end");
     assert!(Path::new(directory).join("failed-1.png").is_file(), "{message}");
-}
+});
 
 /// Runs the console on a server that its script can stop, restart at the same address and change with commands.
 fn use_the_console(store: &Store) {
@@ -258,5 +256,5 @@ fn a_page_of_an_allowed_origin_uses_the_service_and_another_cannot() {
         format!("http://{}", open.insert(server).address())
     });
     let open = open.expect("a server that allows an origin");
-    wait_for("a preflight in the log", || open.log().contains(r#""method":"OPTIONS""#).then_some(()));
+    wait_until("a preflight in the log", || open.log().contains(r#""method":"OPTIONS""#));
 }

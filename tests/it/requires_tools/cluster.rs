@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::support::{Cluster, wait_for};
+use crate::support::{Cluster, wait_until};
 
 /// Runs a statement as the role `plantstore`, over TCP and with a password.
 fn as_plantstore(cluster: &Cluster, url: &str, more: &str, sql: &str) -> Result<String, String> {
@@ -52,7 +52,7 @@ fn a_session_holds_its_locks_until_it_is_dropped() {
     let held = cluster.hold(&database, "BEGIN; LOCK TABLE public.plants");
     assert_eq!(cluster.psql(&database, locked), "1");
     drop(held);
-    wait_for("the lock to be released", || (cluster.psql(&database, locked) == "0").then_some(()));
+    wait_until("the lock to be released", || cluster.psql(&database, locked) == "0");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn dropped_cluster_is_removed() {
     let data = cluster.data_directory().to_owned();
     assert!(!processes_in(&data).is_empty());
     drop(cluster);
-    wait_for("the server to be removed", || is_removed(&data).then_some(()));
+    wait_until("the server to be removed", || is_removed(&data));
 }
 
 /// Runs this test again in a child process, which is killed before it can clean up.
@@ -161,5 +161,5 @@ fn cluster_is_removed_when_the_tests_are_killed() {
     assert!(!processes_in(&data).is_empty());
     inner.kill().expect("the child process is killed");
     inner.wait().expect("the child process has ended");
-    wait_for("the server to be removed", || is_removed(&data).then_some(()));
+    wait_until("the server to be removed", || is_removed(&data));
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use serde_json::Value;
 
-use crate::support::{Cluster, Engine, Garden, Server, Service, StopOnDrop, Store, engine_test, wait_for};
+use crate::support::{
+    Cluster, Engine, Garden, Server, Service, StopOnDrop, Store, engine_test, postgres_test, wait_for, wait_until,
+};
 
 /// Password of the role `plantstore` on every PostgreSQL server of the tests.
 const PASSWORD: &str = "only-for-tests";
@@ -137,13 +139,13 @@ fn everything_works(node: &Operator, cluster: &Cluster, database: &str, argument
     let ada = server.client(&token);
     ada.plant(1, "Monstera");
     wait_for("the stored last use of the token", || node.json(&["token", "list"])[0]["last_used"].as_str().map(drop));
-    wait_for("the rows of the deleted user to be removed", || {
-        (count("plants") == "1" && count("departed_users") == "0").then_some(())
+    wait_until("the rows of the deleted user to be removed", || {
+        count("plants") == "1" && count("departed_users") == "0"
     });
     let tokens = node.json(&["token", "list"]);
     assert_eq!((&tokens[0]["user"], &tokens[0]["state"]), (&"ada".into(), &"active".into()));
     node.run(&["token", "revoke", &tokens[0]["id"].to_string()]);
-    wait_for("the revoked token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
+    wait_until("the revoked token to be rejected", || ada.get("/plants").status == 401);
     assert_eq!(node.json(&["user", "list"])[0]["plants"], 1);
     node.run(&["user", "delete", "--yes", "ada"]);
     assert_eq!(["users", "tokens", "plants", "departed_users"].map(count), ["0"; 4]);
@@ -370,10 +372,8 @@ fn shares_of_the_previous_release_are_migrated() {
     assert_eq!(ada.get("/plants?owner=cyd").status, 200);
 }
 
-/// An upgrade first adds columns while nodes of the previous release run.
-#[test]
-fn running_node_keeps_serving_during_an_additive_migration() {
-    let Garden { store, ada, .. } = &Garden::new(Engine::Postgres, &[]);
+// An upgrade first adds columns while nodes of the previous release run.
+postgres_test!(running_node_keeps_serving_during_an_additive_migration, |Garden { store, ada, .. }: &Garden| {
     let (stopped, made) = (AtomicBool::new(false), AtomicI64::new(0));
     std::thread::scope(|scope| {
         let stop = StopOnDrop(&stopped);
@@ -393,11 +393,11 @@ fn running_node_keeps_serving_during_an_additive_migration() {
             for table in ["plants", "collections", "tokens", "users", "writers", "idempotency_keys"] {
                 store.execute(&format!("ALTER TABLE {table} ADD COLUMN added_{number} bigint"));
             }
-            wait_for("more plants", || (made.load(Ordering::Relaxed) > before + 5).then_some(()));
+            wait_until("more plants", || made.load(Ordering::Relaxed) > before + 5);
         }
         drop(stop);
     });
-}
+});
 
 #[test]
 fn schema_of_another_program_is_rejected_and_unchanged() {

@@ -3,7 +3,7 @@
 use std::process::{Child, Stdio};
 
 use crate::support::transfer::{import, lines, stderr};
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Store, TcpProxy, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Store, TcpProxy, postgres_test, wait_until};
 
 /// The advisory lock under which the schema is changed.
 const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
@@ -32,11 +32,11 @@ fn migration_may_be_idle_for_longer_than_a_request_waits() {
     std::thread::scope(|scope| {
         let server = scope.spawn(|| slow.serve(SHORT));
         let idle = "state = 'idle in transaction' AND clock_timestamp() - state_change > interval '1 s'";
-        wait_for("a migration that has been idle for 1 s", || (sessions(&store, idle) == [1]).then_some(()));
+        wait_until("a migration that has been idle for 1 s", || sessions(&store, idle) == [1]);
         proxy.heal();
         let server = server.join().unwrap();
         let ada = server.client(&store.token("ada", &[]));
-        wait_for("the store to be available", || (ada.get("/plants").status == 200).then_some(()));
+        wait_until("the store to be available", || ada.get("/plants").status == 200);
     });
 }
 
@@ -45,9 +45,7 @@ fn migration_waits_for_another_and_says_so() {
     let store = Store::empty(Engine::Postgres);
     let held = store.hold(SCHEMA_LOCK);
     let migrating = migrate(&store);
-    wait_for("the migration to wait for the lock", || {
-        (sessions(&store, "wait_event_type = 'Lock'") == [1]).then_some(())
-    });
+    wait_until("the migration to wait for the lock", || sessions(&store, "wait_event_type = 'Lock'") == [1]);
     drop(held);
     let output = migrating.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -59,15 +57,11 @@ fn migration_whose_connection_is_lost_is_retried() {
     let store = Store::empty(Engine::Postgres);
     let held = store.hold(SCHEMA_LOCK);
     let migrating = migrate(&store);
-    wait_for("the migration to wait for the lock", || {
-        (sessions(&store, "wait_event_type = 'Lock'") == [1]).then_some(())
-    });
+    wait_until("the migration to wait for the lock", || sessions(&store, "wait_event_type = 'Lock'") == [1]);
     let waiting =
         store.rows("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'");
     store.execute(&format!("SELECT pg_terminate_backend({})", waiting[0]));
-    wait_for("another connection to wait for the lock", || {
-        (sessions(&store, "wait_event_type = 'Lock'") == [1]).then_some(())
-    });
+    wait_until("another connection to wait for the lock", || sessions(&store, "wait_event_type = 'Lock'") == [1]);
     drop(held);
     let output = migrating.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -102,9 +96,7 @@ fn command_on_an_unreachable_database_fails_at_once() {
     }
 }
 
-#[test]
-fn server_retries_an_unreachable_database_and_names_it() {
-    let store = Store::new(Engine::Postgres);
+postgres_test!(server_retries_an_unreachable_database_and_names_it, |store: &Store| {
     let address = CLOSED_ADDRESS;
     let mut command = store.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("PLANTSTORE_STORE", Cluster::shared().url_at(address, "plants"));
@@ -116,4 +108,4 @@ fn server_retries_an_unreachable_database_and_names_it() {
     assert!(lines[0].contains("cannot connect to the database: retrying"), "{reported}");
     assert!(lines[0].contains(&format!("postgres://plantstore@{address}/plants")), "{reported}");
     assert!(lines[1].starts_with("error: cannot connect to postgres://"), "{reported}");
-}
+});

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::support::http2::Http2;
-use crate::support::{Engine, Response, Server, Store, wait_for};
+use crate::support::{Engine, Response, Server, Store, wait_for, wait_until};
 
 /// Path of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -65,11 +65,7 @@ fn date_follows_a_clock_that_is_set_back() {
         assert_eq!(response.headers.iter().filter(|(name, _)| name == "date").count(), 1, "the response has one date");
     }
     set_ahead(&file, Duration::ZERO);
-    wait_for("dates of the present", || {
-        responses(&server).iter().all(|response| is_dated(response, Duration::ZERO)).then_some(())
-    });
+    wait_until("dates of the present", || responses(&server).iter().all(|response| is_dated(response, Duration::ZERO)));
     set_ahead(&file, AHEAD);
-    wait_for("dates of the future", || {
-        responses(&server).iter().all(|response| is_dated(response, AHEAD)).then_some(())
-    });
+    wait_until("dates of the future", || responses(&server).iter().all(|response| is_dated(response, AHEAD)));
 }

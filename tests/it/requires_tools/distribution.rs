@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Cluster, Engine, History, JSON, Server, Service, Store, Workload, wait_for};
+use crate::support::{Cluster, History, JSON, Server, Service, Store, Workload, postgres_test, wait_for, wait_until};
 
 /// Returns a workload of ten users on these nodes.
 fn load(store: &Store, nodes: &[Server]) -> Workload {
@@ -16,9 +16,7 @@ fn load(store: &Store, nodes: &[Server]) -> Workload {
     }
 }
 
-#[test]
-fn list_of_one_owner_is_one_task_on_one_worker() {
-    let Service { store, server } = &Service::new(Engine::Postgres, &[]);
+postgres_test!(list_of_one_owner_is_one_task_on_one_worker, |Service { store, server }: &Service| {
     for user in ["ada", "bob", "cyd"] {
         let client = server.client(&store.token(user, &[]));
         client.plant(1, "Rose");
@@ -41,7 +39,7 @@ fn list_of_one_owner_is_one_task_on_one_worker() {
         // The worker reads the plants in the order of the index, whatever its statistics.
         assert_eq!((count("Index Scan using plants_pkey"), count("Sort")), (1, 0), "{plan:#?}");
     }
-}
+});
 
 /// The workers know all tables, so that each of them can execute all requests.
 #[test]
@@ -73,7 +71,7 @@ fn nodes_may_connect_to_any_worker() {
     let workload = load(&store, &nodes);
     let history = History::new();
     workload.run(&history, || {
-        wait_for("writes", || (history.acknowledged() > 300).then_some(()));
+        wait_until("writes", || history.acknowledged() > 300);
     });
     history.settle(history.now());
     workload.record_final_lists(&history);
@@ -90,15 +88,15 @@ fn rebalancing_to_a_new_worker_under_load_loses_nothing() {
     let workload = load(&store, &nodes);
     let history = History::new();
     workload.run(&history, || {
-        wait_for("writes", || (history.acknowledged() > 200).then_some(()));
+        wait_until("writes", || history.acknowledged() > 200);
         let address = second.address();
         store.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
         store.execute("SELECT citus_rebalance_start()");
         store.execute("SELECT citus_rebalance_wait()");
         let enough = history.acknowledged() + 200;
-        wait_for("writes", || (history.acknowledged() > enough).then_some(()));
+        wait_until("writes", || history.acknowledged() > enough);
     });
-    wait_for("no prepared transactions", || (store.prepared_transactions() == 0).then_some(()));
+    wait_until("no prepared transactions", || store.prepared_transactions() == 0);
     history.settle(history.now());
     workload.record_final_lists(&history);
     let summary = history.check().expect("a linearizable history");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::metrics::LISTEN;
 use crate::support::collector::Collector;
 use crate::support::tools::{in_tests, python_tool, succeed};
-use crate::support::{Store, engine_test, wait_for};
+use crate::support::{Store, engine_test, wait_until};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const DURATION: &str = "plantstore_http_request_duration_seconds_bucket";
@@ -74,7 +74,7 @@ engine_test!(both_formats_are_valid, |store: &Store| {
     ada.plant(1, "Rose");
     assert_eq!(ada.get("/plants").status, 200);
     assert_eq!(ada.delete(2).status, 404);
-    wait_for("an exemplar of each request", || (exemplars(&metrics.scrape().text).len() >= 3).then_some(()));
+    wait_until("an exemplar of each request", || exemplars(&metrics.scrape().text).len() >= 3);
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]);
     feed(promtool, metrics.client().get("/metrics").text());

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::support::{
     Client, Cluster, History, Response, Server, Stopwatch, Store, Summary, TcpProxy, Workload, retry_while_unavailable,
-    wait_for,
+    wait_until,
 };
 
 /// Nodes log warnings only, which are shown if the test fails.
@@ -89,7 +89,7 @@ fn clients_of_pair(store: &Store, nodes: &[Server; 2]) -> [Client; 2] {
 fn first_use(client: &Client, store: &Store) {
     assert_eq!(retry_while_unavailable(|| client.get("/plants")).status, 200);
     let unused = "SELECT count(*) FROM tokens WHERE last_used_at IS NULL";
-    wait_for("the stored last use of the token", || (store.rows(unused) == [0]).then_some(()));
+    wait_until("the stored last use of the token", || store.rows(unused) == [0]);
 }
 
 fn is_ready(node: &Server) -> bool {
@@ -103,7 +103,7 @@ fn is_ready(node: &Server) -> bool {
 #[track_caller]
 fn wait_until_not_ready(nodes: &[Server]) {
     for node in nodes {
-        wait_for("the node to be unready", || (!is_ready(node)).then_some(()));
+        wait_until("the node to be unready", || !is_ready(node));
     }
 }
 
@@ -112,7 +112,7 @@ fn wait_until_not_ready(nodes: &[Server]) {
 fn wait_until_ready(nodes: &[Server]) {
     let start = Stopwatch::start();
     for node in nodes {
-        wait_for("the node to be ready again", || is_ready(node).then_some(()));
+        wait_until("the node to be ready again", || is_ready(node));
     }
     assert!(start.elapsed() < RECOVERY_LIMIT, "the nodes were ready after {:?}", start.elapsed());
 }
@@ -120,14 +120,14 @@ fn wait_until_ready(nodes: &[Server]) {
 #[track_caller]
 fn wait_for_writes(history: &History, more: usize) {
     let enough = history.acknowledged() + more;
-    wait_for("more writes", || (history.acknowledged() >= enough).then_some(()));
+    wait_until("more writes", || history.acknowledged() >= enough);
 }
 
 /// Waits, after the load has ended, until every write has committed or failed, and records that in the history.
 #[track_caller]
 fn settle(history: &History, store: &Store) {
     let end = history.now() + LAST_ATTEMPT;
-    wait_for("the last attempts to end", || (history.now() > end && !is_active(store)).then_some(()));
+    wait_until("the last attempts to end", || history.now() > end && !is_active(store));
     history.settle(history.now());
 }
 

@@ -5,7 +5,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::support::tools::python_tool;
-use crate::support::{Client, Engine, StopOnDrop, Store, wait_for};
+use crate::support::{Client, Engine, StopOnDrop, Store, wait_for, wait_until};
 
 /// Number of concurrent writers.
 const WRITERS: i64 = 4;
@@ -72,9 +72,9 @@ fn create_during(client: &Client, first: i64, during: impl FnOnce()) {
                 }
             });
         }
-        wait_for("creates", || (created.load(Ordering::Relaxed) > CREATES / 10).then_some(()));
+        wait_until("creates", || created.load(Ordering::Relaxed) > CREATES / 10);
         during();
-        wait_for("creates", || (created.load(Ordering::Relaxed) > CREATES).then_some(()));
+        wait_until("creates", || created.load(Ordering::Relaxed) > CREATES);
     });
 }
 

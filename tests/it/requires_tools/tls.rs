@@ -12,7 +12,9 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
-use crate::support::{Client, Connection, Engine, JSON, Server, Store, TIMEOUT, Terminal, engine_test, wait_for};
+use crate::support::{
+    Client, Connection, Engine, JSON, Server, Store, TIMEOUT, Terminal, engine_test, wait_for, wait_until,
+};
 
 const LIVE: &str = r#"{"status":"live"}"#;
 const RENEWED: &str = "new certificate loaded";
@@ -131,7 +133,7 @@ fn ask(stream: &mut (impl Read + Write), request: &[u8], end: &str) -> String {
 
 #[track_caller]
 fn wait_for_log(server: &Server, words: &str) {
-    wait_for(words, || server.log().contains(words).then_some(()));
+    wait_until(words, || server.log().contains(words));
 }
 
 fn occurrences(server: &Server, words: &str) -> usize {
@@ -230,7 +232,7 @@ fn invalid_files_leave_the_old_certificate_in_use() {
         break_it();
         let before = occurrences(&server, words);
         server.signal("HUP");
-        wait_for(words, || (occurrences(&server, words) > before).then_some(()));
+        wait_until(words, || occurrences(&server, words) > before);
         assert!(files.presents(server.address(), "server"), "{words}");
         files.install_certificate("server");
         files.install_key("server");

@@ -12,7 +12,9 @@ use crate::support::collector::Collector;
 use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
 use crate::support::tools::python_tool;
-use crate::support::{Engine, Garden, JSON, Server, Service, Store, engine_test, free_port, wait_for};
+use crate::support::{
+    Engine, Garden, JSON, Server, Service, Store, engine_test, free_port, sqlite_test, wait_for, wait_until,
+};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
@@ -233,9 +235,7 @@ fn only_valid_traceparent_headers_are_parents() {
     }
 }
 
-#[test]
-fn trace_id_of_the_client_is_logged_without_a_collector() {
-    let Service { server, .. } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(trace_id_of_the_client_is_logged_without_a_collector, |Service { server, .. }: &Service| {
     let get = |id: &str, headers: &[(&str, &str)]| {
         let headers = [&[("X-Request-Id", id)], headers].concat();
         assert_eq!(server.anonymous().call("GET", "/openapi.json", &headers, None).status, 200);
@@ -244,7 +244,7 @@ fn trace_id_of_the_client_is_logged_without_a_collector() {
     assert_eq!(get("with", &[("traceparent", &format!("00-{TRACE}-{SPAN}-01"))]), TRACE);
     assert_eq!(get("without", &[]), Value::Null);
     assert_eq!(get("malformed", &[("traceparent", "nonsense")]), Value::Null);
-}
+});
 
 /// A collector that is down, silent or rejects exports does not affect requests. Retryable exports are retried.
 #[test]
@@ -264,13 +264,11 @@ fn failing_collector_loses_only_spans() {
 
     collector.respond_with(Some("503 Service Unavailable\r\nRetry-After: 1"));
     get("later");
-    wait_for("the warning", || server.log().contains("the collector does not accept spans").then_some(()));
+    wait_until("the warning", || server.log().contains("the collector does not accept spans"));
     assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("rejected") == 0);
     collector.respond_with(None);
     collector.wait_for_request("later");
-    wait_for("the log line about the recovery", || {
-        server.log().contains("the collector accepts spans again").then_some(())
-    });
+    wait_until("the log line about the recovery", || server.log().contains("the collector accepts spans again"));
 
     collector.server.stop();
     get("while-unreachable");
@@ -289,13 +287,13 @@ fn failing_collector_loses_only_spans() {
     collector.server.be_silent(true);
     let attempts = collector.server.connections();
     get("unheard");
-    wait_for("the export to begin", || (collector.server.connections() > attempts).then_some(()));
+    wait_until("the export to begin", || collector.server.connections() > attempts);
     let batch = server.anonymous().bytes("GET", "/livez", &[], None).repeat(100);
-    wait_for("dropped spans", || {
+    wait_until("dropped spans", || {
         let mut connection = server.anonymous().connect();
         connection.send(&batch);
         (0..100).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
-        (spans("dropped") > 0).then_some(())
+        spans("dropped") > 0
     });
 }
 
@@ -310,7 +308,7 @@ fn retry_after_0_of_a_collector_does_not_cause_a_busy_loop() {
         let before = collector.server.connections();
         let id = &status[..3];
         assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
-        wait_for("the first attempt", || (collector.server.connections() > before).then_some(()));
+        wait_until("the first attempt", || collector.server.connections() > before);
         assert!(
             server.anonymous().connect().is_closed_by_server(),
             "waits 2 s, until the server closes a silent connection"
@@ -365,9 +363,7 @@ fn certificate_of_the_collector_is_verified() {
     assert!(collector.request("not-trusted").is_none());
 }
 
-#[test]
-fn invalid_trace_options_get_a_clear_error() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(invalid_trace_options_get_a_clear_error, |store: &Store| {
     let endpoint = "for example http://127.0.0.1:4318";
     let cases: [(&[&str], &str); 9] = [
         (&["--otlp-endpoint", "127.0.0.1:4318"], endpoint),
@@ -391,7 +387,7 @@ fn invalid_trace_options_get_a_clear_error() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.contains(words)), (Some(2), true), "{options:?}: {errors}");
     }
-}
+});
 
 /// The collector of the Python package `rotel`.
 struct Rotel {

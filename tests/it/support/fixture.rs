@@ -96,3 +96,41 @@ macro_rules! engine_test {
     };
 }
 pub(crate) use engine_test;
+
+/// Defines a test like [`engine_test`] that runs on SQLite only: it is called `name::on_sqlite`.
+macro_rules! sqlite_test {
+    ($name:ident, $test:expr) => {
+        sqlite_test!($name, &[], $test);
+    };
+    ($name:ident, $options:expr, $test:expr) => {
+        fn $name() {
+            $crate::support::run_on($crate::support::Engine::Sqlite, $options, $test);
+        }
+        mod $name {
+            #[test]
+            fn on_sqlite() {
+                super::$name();
+            }
+        }
+    };
+}
+pub(crate) use sqlite_test;
+
+/// Defines a test like [`engine_test`] that runs on PostgreSQL only: it is called `name::on_postgres`.
+macro_rules! postgres_test {
+    ($name:ident, $test:expr) => {
+        postgres_test!($name, &[], $test);
+    };
+    ($name:ident, $options:expr, $test:expr) => {
+        fn $name() {
+            $crate::support::run_on($crate::support::Engine::Postgres, $options, $test);
+        }
+        mod $name {
+            #[test]
+            fn on_postgres() {
+                super::$name();
+            }
+        }
+    };
+}
+pub(crate) use postgres_test;

@@ -20,7 +20,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::stub_server::{Duplex, StubServer};
 use super::tools::external;
-use super::wait_for;
+use super::wait_until;
 
 /// Audience of its tokens.
 pub(crate) const AUDIENCE: &str = "plants";
@@ -304,7 +304,7 @@ impl Issuer {
     #[track_caller]
     pub(crate) fn wait_for_fetch(&self) {
         let before = self.fetches();
-        wait_for("another fetch of the keys", || (self.fetches() > before).then_some(()));
+        wait_until("another fetch of the keys", || self.fetches() > before);
     }
 
     /// Sends these bytes in response to requests for this path; the regular response again for `None`.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::tools::assert_declared;
-use super::wait_for;
+use super::{wait_for, wait_until};
 
 /// Password of the role `plantstore`, which owns the databases and is no superuser. On Citus also that of the superuser, with
 /// which servers log in to each other.
@@ -220,7 +220,7 @@ impl Cluster {
         let mut supervisor = self.supervisor.lock().expect("the supervisor");
         assert!(ended(supervisor.server), "the server is still running");
         // A connection of another process may use the port meanwhile.
-        wait_for("the port of the database server", || supervisor.run(&self.data, self.port).then_some(()));
+        wait_until("the port of the database server", || supervisor.run(&self.data, self.port));
     }
 
     /// Stops all processes of the server with SIGSTOP. Connections stay open and get no response.
@@ -421,10 +421,10 @@ pub(super) fn ended(process: u32) -> bool {
 }
 
 fn wait_until_ended(processes: &[u32]) {
-    wait_for("the end of PostgreSQL", || processes.iter().all(|process| ended(*process)).then_some(()));
+    wait_until("the end of PostgreSQL", || processes.iter().all(|process| ended(*process)));
 }
 
 fn wait_until_frozen(processes: &[u32]) {
     let frozen = |process: &u32| state(*process) == Some('T') || ended(*process);
-    wait_for("PostgreSQL to freeze", || processes.iter().all(frozen).then_some(()));
+    wait_until("PostgreSQL to freeze", || processes.iter().all(frozen));
 }

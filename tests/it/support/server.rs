@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::postgres::{HeldSession, runs_on_citus};
 use super::tools::assert_declared;
-use super::{Client, Cluster, Engine, Metrics, TIMEOUT, TcpProxy, wait_for};
+use super::{Client, Cluster, Engine, Metrics, TIMEOUT, TcpProxy, wait_for, wait_until};
 
 /// `--store-timeout` of servers whose test does not set it. On a machine that is busy with other tests, a statement may
 /// take longer than the default of 2 s.
@@ -214,9 +214,9 @@ impl<'a> Store<'a> {
 
     /// Waits until the last use of each token is stored. The server stores it in a separate commit after the request.
     pub(crate) fn wait_for_stored_token_use(&self) {
-        wait_for("the stored last use of the token", || {
+        wait_until("the stored last use of the token", || {
             let output = self.run(&["token", "list", "--json"]);
-            (!String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)).then_some(())
+            !String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)
         });
     }
 
@@ -356,11 +356,11 @@ impl Server {
         } else {
             // Only the log has the address, and not at every level. A server that fails to start ends.
             let address = if listen.contains(':') { listen } else { format!("127.0.0.1:{listen}") };
-            wait_for("the server to listen", || {
+            wait_until("the server to listen", || {
                 if TcpStream::connect(&address).is_ok() {
                     announced = format!("Listening on http://{address}");
                 }
-                (!announced.is_empty() || child.try_wait().is_ok_and(|status| status.is_some())).then_some(())
+                !announced.is_empty() || child.try_wait().is_ok_and(|status| status.is_some())
             });
         }
         let address = announced.trim_end().strip_prefix("Listening on http");

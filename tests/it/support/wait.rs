@@ -27,6 +27,12 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
     }
 }
 
+/// Polls `condition` until it is true.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
+}
+
 /// Repeats a request that fails without effect: while the store is unavailable or the key is in flight, and if a busy
 /// machine misses a short `--store-timeout`.
 #[track_caller]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use super::{Operator, PASSWORD, error_of, errors, succeeded, works};
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Store, wait_for};
+use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Store, wait_until};
 
 /// Returns the error of a command that must fail without a retry.
 #[track_caller]
@@ -104,7 +104,7 @@ fn sslmode_of_the_url_is_enforced() {
         works(&server, &node.run(&["token", "create", "--user", "ada"]));
         assert_eq!(encrypted(&cluster, &database), expected, "{}", node.url);
         assert_eq!(server.stop().code(), Some(0));
-        wait_for("the connections to be closed", || encrypted(&cluster, &database).is_empty().then_some(()));
+        wait_until("the connections to be closed", || encrypted(&cluster, &database).is_empty());
     }
 
     let unknown = "invalid peer certificate: UnknownIssuer";
@@ -130,7 +130,7 @@ fn set_authentication(cluster: &Cluster, method: &str) {
     fs::write(cluster.data_directory().join("pg_hba.conf"), rules).unwrap();
     cluster.psql("postgres", "SELECT pg_reload_conf()");
     let current = format!("SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = '{method}'");
-    wait_for("the rules", || (cluster.psql("postgres", &current) == "1").then_some(()));
+    wait_until("the rules", || cluster.psql("postgres", &current) == "1");
 }
 
 #[test]
@@ -198,9 +198,7 @@ fn writable_host_of_several_is_used() {
     }
     // A read-only server takes the place of a standby; nothing is replicated.
     standby.psql("postgres", "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
-    wait_for("the server to be read-only", || {
-        (standby.psql("postgres", "SHOW default_transaction_read_only") == "on").then_some(())
-    });
+    wait_until("the server to be read-only", || standby.psql("postgres", "SHOW default_transaction_read_only") == "on");
     let url = |hosts: &[std::net::SocketAddr]| {
         let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         format!("postgres://plantstore:{PASSWORD}@{}/{name}?target_session_attrs=read-write", hosts.join(","))
@@ -343,10 +341,10 @@ fn blocked_read_does_not_hold_up_cached_lists() {
     ada.plant(1, "Rose");
     // A connection that is opened later would wait for the lock as well.
     let readers = thread::available_parallelism().unwrap().get().max(2);
-    wait_for("all connections for reads", || {
+    wait_until("all connections for reads", || {
         assert_eq!(ada.get("/plants?limit=1").status, 200);
         let open = metrics.value("plantstore_database_connections", &[("role", "read")]);
-        (usize::try_from(open) == Ok(readers)).then_some(())
+        usize::try_from(open) == Ok(readers)
     });
     let held = store.hold("BEGIN; LOCK TABLE plantstore.plants IN ACCESS EXCLUSIVE MODE");
     // The token is looked up now, so that the lists do not wait for it.
@@ -354,7 +352,7 @@ fn blocked_read_does_not_hold_up_cached_lists() {
     let (listed, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let blocked = scope.spawn(|| ada.get("/plants?limit=2").status);
-        wait_for("a blocked list", || (store.rows(WAITING) == [1]).then_some(()));
+        wait_until("a blocked list", || store.rows(WAITING) == [1]);
         for _ in 0..8 {
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
@@ -363,7 +361,7 @@ fn blocked_read_does_not_hold_up_cached_lists() {
                 }
             });
         }
-        wait_for("lists from the cache", || (listed.load(Ordering::Relaxed) >= 100).then_some(()));
+        wait_until("lists from the cache", || listed.load(Ordering::Relaxed) >= 100);
         ended.store(true, Ordering::Relaxed);
         drop(held);
         assert_eq!(blocked.join().expect("a status"), 200);

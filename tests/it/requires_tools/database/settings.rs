@@ -1,7 +1,7 @@
 //! Unusual settings of the database.
 
 use super::{succeeded, works};
-use crate::support::{Engine, Service, Store, wait_for};
+use crate::support::{Engine, Service, Store, postgres_test, wait_until};
 
 /// Sets defaults for every session on the database of this store.
 fn set_for_all(store: &Store, settings: &[&str]) {
@@ -34,10 +34,8 @@ const UNUSUAL: &[&str] = &[
     "synchronous_commit = off",
 ];
 
-#[test]
-fn unusual_database_defaults_do_no_harm() {
-    let store = Store::new(Engine::Postgres);
-    set_for_all(&store, UNUSUAL);
+postgres_test!(unusual_database_defaults_do_no_harm, |store: &Store| {
+    set_for_all(store, UNUSUAL);
     let token = store.token("ada", &[]);
     let servers = [store.serve(&[]), store.serve(&[])];
     std::thread::scope(|scope| {
@@ -51,15 +49,15 @@ fn unusual_database_defaults_do_no_harm() {
         works(server, &token);
     }
     // The server overrides the idle timeout, so idle connections stay open.
-    wait_for("connections that have been idle for 2 s", || {
+    wait_until("connections that have been idle for 2 s", || {
         let idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                     AND application_name = 'plantstore' AND state_change < now() - interval '2s'";
-        (store.rows(idle)[0] >= 4).then_some(())
+        store.rows(idle)[0] >= 4
     });
     assert!(servers.iter().all(|server| !server.log().contains("was lost")), "{}", servers[0].log());
     assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
     assert_eq!(store.rows("SELECT count(*) FROM plants"), [0]);
-}
+});
 
 /// At the level `serializable`, a transaction that has waited for a lock still sees the data from before the wait.
 #[test]
@@ -75,9 +73,7 @@ fn concurrent_starts_on_a_new_serializable_database_succeed() {
     assert_eq!(store.rows("SELECT count(*) FROM users"), [8]);
 }
 
-#[test]
-fn times_do_not_depend_on_the_time_zone_of_the_database() {
-    let store = Store::new(Engine::Postgres);
+postgres_test!(times_do_not_depend_on_the_time_zone_of_the_database, |store: &Store| {
     store.token("ada", &[]);
     store.execute("UPDATE tokens SET created_at = 1700000000, expires_at = 4102444799, revoked_at = 1700000001");
     let list = || String::from_utf8(store.run(&["token", "list", "--json"]).stdout).unwrap();
@@ -85,9 +81,9 @@ fn times_do_not_depend_on_the_time_zone_of_the_database() {
     for time in ["2023-11-14T22:13:20Z", "2099-12-31T23:59:59Z", "2023-11-14T22:13:21Z"] {
         assert!(before.contains(time), "{before}");
     }
-    set_for_all(&store, &["timezone = 'NPT-5:45'", "datestyle = 'German'"]);
+    set_for_all(store, &["timezone = 'NPT-5:45'", "datestyle = 'German'"]);
     assert_eq!(list(), before);
-}
+});
 
 /// Acknowledged writes are durable, whatever the database's default. A trigger records the setting of each session.
 #[test]

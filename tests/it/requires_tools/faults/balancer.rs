@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use super::{QUIET, load, settle, wait_for_writes};
-use crate::support::{Cluster, Connection, History, Server, Store, free_port, wait_for};
+use crate::support::{Cluster, Connection, History, Server, Store, free_port, wait_for, wait_until};
 
 /// A process of `HAProxy`. It is killed when the test ends.
 struct Balancer {
@@ -60,13 +60,13 @@ impl Balancer {
     /// Waits until the log contains `notice`, and clears the log.
     #[track_caller]
     fn wait_for(&self, notice: &str) {
-        wait_for(notice, || {
+        wait_until(notice, || {
             let mut log = self.log.lock().expect("the log");
             let noticed = log.contains(notice);
             if noticed {
                 log.clear();
             }
-            noticed.then_some(())
+            noticed
         });
     }
 }

@@ -3,7 +3,7 @@
 use super::{
     BEGIN, COMMIT, QUIET, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes,
 };
-use crate::support::{Client, Cluster, History, Random, Response, Stage, Store, TcpProxy, wait_for};
+use crate::support::{Client, Cluster, History, Random, Response, Stage, Store, TcpProxy, wait_until};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 
@@ -60,7 +60,7 @@ fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
             wait_for_writes(&history, 10);
             let needle = if cut % 4 == 0 { BEGIN } else { COMMIT };
             proxy.cut_at(STAGES[random.below(STAGES.len())], needle);
-            wait_for("the proxy to cut the connection", || (proxy.cuts() == cut).then_some(()));
+            wait_until("the proxy to cut the connection", || proxy.cuts() == cut);
         }
         wait_for_writes(&history, 100);
     });
@@ -84,7 +84,7 @@ fn changes_of_others_during_the_lookup_are_preserved() {
         proxy.cut_all_at(stage, COMMIT);
         std::thread::scope(|scope| {
             let response = scope.spawn(write);
-            wait_for("the proxy to cut the connection", || (proxy.cuts() > cuts).then_some(()));
+            wait_until("the proxy to cut the connection", || proxy.cuts() > cuts);
             work();
             proxy.heal();
             response.join().expect("a response")

@@ -4,7 +4,7 @@ use super::{
     QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, disturb_under_load, in_time, load, plant,
     wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Cluster, History, Stopwatch, Store, retry_while_unavailable, signal, wait_for};
+use crate::support::{Cluster, History, Stopwatch, Store, retry_while_unavailable, signal, wait_for, wait_until};
 
 #[test]
 fn acknowledged_writes_survive_kills_of_the_database() {
@@ -35,7 +35,7 @@ fn open_connections_serve_while_new_ones_are_not_accepted() {
         cluster.freeze_postmaster();
         std::thread::scope(|scope| {
             let late = scope.spawn(|| store.serve_through(&wrapper, SHORT_TIMEOUT));
-            wait_for("the node to retry", || log().contains("cannot connect to the database: retrying").then_some(()));
+            wait_until("the node to retry", || log().contains("cannot connect to the database: retrying"));
             wait_for_writes(&history, 300);
             let still_waits = !late.is_finished();
             cluster.thaw_postmaster();
@@ -67,7 +67,7 @@ fn connection_that_hangs_while_storing_token_use_is_closed() {
     drop(held);
     let cyd = node.client(&store.token("cyd", &[]));
     let start = Stopwatch::start();
-    wait_for("a write", || (in_time(|| cyd.post(plant(1, "written"))).status == 200).then_some(()));
+    wait_until("a write", || in_time(|| cyd.post(plant(1, "written"))).status == 200);
     assert!(start.elapsed() < RECOVERY_LIMIT, "the write succeeded after {:?}", start.elapsed());
 }
 

@@ -4,7 +4,9 @@ use super::{
     COMMIT, QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, clients_of_pair, disturb_under_load, first_use,
     in_time, is_active, is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Client, Cluster, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for};
+use crate::support::{
+    Client, Cluster, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for, wait_until,
+};
 
 /// Cuts one of two nodes off under load.
 fn cut_off(fault: fn(&TcpProxy)) {
@@ -16,12 +18,12 @@ fn cut_off(fault: fn(&TcpProxy)) {
         fault(&proxy);
         wait_until_not_ready(cut_off);
         assert_unavailable(&cut_off[0].client(&eve));
-        wait_for("the other node to be ready", || is_ready(connected).then_some(()));
+        wait_until("the other node to be ready", || is_ready(connected));
         wait_for_writes(history, 200);
         proxy.heal();
         wait_until_ready(cut_off);
         let body = plant(round + 10, "it works");
-        wait_for("a write", || [200, 409].contains(&cut_off[0].client(&eve).post(body.as_str()).status).then_some(()));
+        wait_until("a write", || [200, 409].contains(&cut_off[0].client(&eve).post(body.as_str()).status));
     });
     assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
 }
@@ -44,15 +46,15 @@ fn cut_commit(store: &Store, proxy: &TcpProxy, stage: Stage, call: impl Fn() -> 
     let cuts = proxy.cuts();
     proxy.cut_all_at(stage, COMMIT);
     let mut unknown = None;
-    wait_for("a commit that is cut off", || {
+    wait_until("a commit that is cut off", || {
         let response = in_time(&call);
         assert!(matches!(response.error(), 50300 | 50301), "{stage:?}: {}", response.wire());
         if response.error() == 50301 {
             unknown = Some(response);
         }
-        (proxy.cuts() > cuts).then_some(())
+        proxy.cuts() > cuts
     });
-    wait_for("the end of the transaction", || (!is_active(store)).then_some(()));
+    wait_until("the end of the transaction", || !is_active(store));
     unknown.unwrap_or_else(|| panic!("{stage:?}: no response with an unknown outcome"))
 }
 
@@ -100,11 +102,9 @@ fn change_of_tokens_or_shares_with_unknown_outcome_is_logged() {
         let response = cut_commit(&store, &proxy, Stage::AfterSend, call);
         assert_eq!(response.header("retry-after"), None, "{attempt}: {}", response.text());
         let expected = format!(r#""actor":"ada","token_id":1,"attempt":"{attempt}","target":"{target}""#);
-        wait_for("the log line", || {
+        wait_until("the log line", || {
             let log = nodes[1].log();
-            log.lines()
-                .any(|line| line.contains("change with unknown outcome") && line.contains(&expected))
-                .then_some(())
+            log.lines().any(|line| line.contains("change with unknown outcome") && line.contains(&expected))
         });
         proxy.heal();
         wait_until_ready(&nodes[1..]);
@@ -158,7 +158,7 @@ fn frozen_node_in_a_transaction_does_not_block_others_for_long() {
     proxy.freeze_at(COMMIT);
     let response = std::thread::scope(|scope| {
         let response = scope.spawn(|| retry_while_unavailable(|| lost.delete(1)));
-        wait_for("the transaction to be open", || proxy.is_frozen().then_some(()));
+        wait_until("the transaction to be open", || proxy.is_frozen());
         frozen.signal("STOP");
         let since = Stopwatch::start();
         assert_eq!(ada.delete(1).status, 204, "the transaction of the frozen node was rolled back");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 
 use super::{QUIET, RECOVERY_LIMIT, plant, plants};
-use crate::support::{Cluster, Engine, Server, Stopwatch, Store, wait_for};
+use crate::support::{Cluster, Engine, Server, Stopwatch, Store, postgres_test, wait_until};
 
 #[test]
 fn ten_nodes_start_concurrently_on_an_empty_database() {
@@ -32,10 +32,10 @@ fn reads_use_several_connections() {
     let node = store.serve(QUIET);
     let ada = node.client(&store.token("ada", &[]));
     ada.plant(1, "Rose");
-    wait_for("two connections that were used by reads", || {
+    wait_until("two connections that were used by reads", || {
         // A single plant is not cached.
         assert_eq!(ada.get("/plants/1").status, 200);
-        (store.rows(USED_BY_READS)[0] >= 2).then_some(())
+        store.rows(USED_BY_READS)[0] >= 2
     });
 }
 
@@ -45,15 +45,13 @@ fn wait_until_rejected(nodes: &[Server], token: &str) {
     let start = Stopwatch::start();
     for node in nodes {
         let ada = node.client(token);
-        wait_for("the token to be rejected", || (ada.get("/plants").status == 401).then_some(()));
+        wait_until("the token to be rejected", || ada.get("/plants").status == 401);
         assert_eq!(ada.post(plant(9, "too late")).error(), 40101);
     }
     assert!(start.elapsed() < RECOVERY_LIMIT, "the token was rejected after {:?}", start.elapsed());
 }
 
-#[test]
-fn tokens_and_users_are_shared_by_all_nodes() {
-    let store = Store::new(Engine::Postgres);
+postgres_test!(tokens_and_users_are_shared_by_all_nodes, |store: &Store| {
     let nodes = [store.serve(QUIET), store.serve(QUIET)];
     let [first, second] = [store.token("ada", &[]), store.token("ada", &[])];
     for (node, id) in nodes.iter().zip(1..) {
@@ -68,7 +66,7 @@ fn tokens_and_users_are_shared_by_all_nodes() {
     // A new user of the same name has no plants.
     let third = store.token("ada", &[]);
     assert!(nodes.iter().all(|node| plants(&node.client(&third)).is_empty()));
-}
+});
 
 /// In each round, half of the clients create the same id and the others an id of their own, concurrently.
 #[test]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{QUIET, SHORT_TIMEOUT, disturb_under_load, plant, wait_for_writes, wait_until_ready};
-use crate::support::{Client, Cluster, Response, Server, Stage, Store, TcpProxy, wait_for};
+use crate::support::{Client, Cluster, Response, Server, Stage, Store, TcpProxy, wait_until};
 
 /// The statements of the two phases that the coordinator sends to a worker.
 const PREPARE: &[u8] = b"PREPARE TRANSACTION";
@@ -56,14 +56,14 @@ fn only_users_of_a_lost_worker_get_503() {
     }
     lost.kill();
     for id in 2..5 {
-        wait_for("the other worker", || (clients[0].post(plant(id, "during")).status != 503).then_some(()));
+        wait_until("the other worker", || clients[0].post(plant(id, "during")).status != 503);
         assert_eq!(clients[0].get("/plants").status, 200);
         assert_eq!(clients[1].post(plant(id, "lost")).error(), 50300);
         assert_eq!(clients[1].get("/plants").error(), 50300);
     }
     assert_eq!(clients[0].ids(), (1..5).collect::<Vec<i64>>());
     lost.restart();
-    wait_for("the worker", || (clients[1].post(plant(2, "after")).status == 200).then_some(()));
+    wait_until("the worker", || clients[1].post(plant(2, "after")).status == 200);
     assert_eq!(clients[1].ids(), [1, 2]);
 }
 
@@ -75,7 +75,7 @@ fn loss_of_a_worker_under_load_is_linearizable() {
     disturb_under_load(&store, &nodes, 2, |round, history| {
         let worker = &cluster.workers()[usize::try_from(round).expect("small") % 2];
         worker.kill();
-        wait_for("a failure", || (history.summary().rejected > 0).then_some(()));
+        wait_until("a failure", || history.summary().rejected > 0);
         worker.restart();
         wait_until_ready(&nodes);
         wait_for_writes(history, 50);
@@ -91,14 +91,14 @@ fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
     let ada = &users_of_workers(&store, &node, 2)[0];
     ada.plant(0, "before");
     let used = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL";
-    wait_for("the stored last use of the token", || (store.rows(used) == [1]).then_some(()));
+    wait_until("the stored last use of the token", || store.rows(used) == [1]);
     let (worker, proxy) = (&cluster.workers()[0], &proxies[0]);
     let interrupted = |(needle, stage): (&'static [u8], Stage), call: &(dyn Fn() -> Response + Sync)| {
         let cuts = proxy.cuts();
         proxy.cut_all_at(stage, needle);
         std::thread::scope(|scope| {
             let response = scope.spawn(call);
-            wait_for("the proxy to cut the connection", || (proxy.cuts() > cuts).then_some(()));
+            wait_until("the proxy to cut the connection", || proxy.cuts() > cuts);
             worker.kill();
             worker.restart();
             proxy.heal();
@@ -111,7 +111,7 @@ fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
         let is_created = created.status == 200;
         // While the worker is down, a write that is not in doubt is rejected.
         assert!(is_created || (created.error() == 50300 && step.0 == PREPARE), "{about}: {}", created.text());
-        wait_for("no prepared transactions", || (store.prepared_transactions() == 0).then_some(()));
+        wait_until("no prepared transactions", || store.prepared_transactions() == 0);
         assert_eq!(ada.ids().contains(&id), is_created, "{about}");
         let again = ada.post(plant(id, "second")).status;
         assert_eq!(again, if is_created { 409 } else { 200 }, "{about}");
@@ -130,9 +130,9 @@ fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
         let (worker, proxy) = (&cluster.workers()[number], &proxies[number]);
         let (cuts, rejected) = (proxy.cuts(), history.summary().rejected);
         proxy.cut_all_at(stage, needle);
-        wait_for("the proxy to cut the connection", || (proxy.cuts() > cuts).then_some(()));
+        wait_until("the proxy to cut the connection", || proxy.cuts() > cuts);
         worker.kill();
-        wait_for("a failure", || (history.summary().rejected > rejected).then_some(()));
+        wait_until("a failure", || history.summary().rejected > rejected);
         worker.restart();
         proxy.heal();
         wait_until_ready(&nodes);
@@ -150,11 +150,11 @@ fn loss_of_the_coordinator_during_commits_under_load_is_linearizable() {
         let round = usize::try_from(round).expect("small");
         let proxy = &proxies[round / 2];
         proxy.freeze_at([PREPARE, COMMIT_PREPARED][round % 2]);
-        wait_for("a commit", || proxy.is_frozen().then_some(()));
+        wait_until("a commit", || proxy.is_frozen());
         cluster.kill();
         proxy.cut();
         let rejected = history.summary().rejected;
-        wait_for("a failure", || (history.summary().rejected > rejected).then_some(()));
+        wait_until("a failure", || history.summary().rejected > rejected);
         cluster.restart();
         proxy.heal();
         wait_until_ready(&nodes);

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use super::{SPAN, TRACE};
 use crate::support::collector::Collector;
 use crate::support::issuer::Authority;
-use crate::support::{Engine, Server, Store, wait_for};
+use crate::support::{Engine, Server, Store, sqlite_test, wait_for, wait_until};
 
 type Options<'a> = &'a [&'a str];
 type Variables<'a> = &'a [(&'a str, &'a str)];
@@ -96,12 +96,12 @@ fn header_fields_are_decoded_and_sent_but_never_logged() {
     collector.respond_with_body(b"\x12\x04hush");
     collector.respond_with(Some("400 Bad Request"));
     get(&server, "rejected");
-    wait_for("the warning", || server.log().contains("it answers 400 Bad Request").then_some(()));
+    wait_until("the warning", || server.log().contains("it answers 400 Bad Request"));
     // `partial_success { rejected_spans: 1, error_message: "hush" }`
     collector.respond_with_body(b"\x0a\x08\x08\x01\x12\x04hush");
     collector.respond_with(None);
     get(&server, "partly");
-    wait_for("the warning", || server.log().contains("only in part").then_some(()));
+    wait_until("the warning", || server.log().contains("only in part"));
     assert_eq!(server.stop().code(), Some(0));
     assert!(!server.log().contains("hush"), "{}", server.log());
     let url = variables[0].1;
@@ -246,16 +246,14 @@ fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
     assert!(warning.contains("OTEL_TRACES_SAMPLER_ARG: write a share from 0 (none) to 1 (all)"), "{warning}");
 }
 
-#[test]
-fn variable_that_is_not_utf_8_is_invalid() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(variable_that_is_not_utf_8_is_invalid, |store: &Store| {
     let mut command = store.command(&SERVE);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", OsStr::from_bytes(b"api-key=hush\xff"));
     let warning = wait_for_warning(&Server::start(command));
     assert!(warning.contains("OTEL_EXPORTER_OTLP_HEADERS: write it in UTF-8"), "{warning}");
     assert!(!warning.contains("hush"), "{warning}");
-}
+});
 
 #[test]
 fn unsupported_variables_log_a_warning() {
@@ -269,9 +267,9 @@ fn unsupported_variables_log_a_warning() {
     ];
     let server = serve(&store, &[], &variables);
     let mistyped = "the variable OTEL_EXPORTER_OTLP_HEADER is ignored: there is no such option; did you mean";
-    wait_for("the warning", || server.log().contains(mistyped).then_some(()));
+    wait_until("the warning", || server.log().contains(mistyped));
     let unsupported = "the variable OTEL_EXPORTER_OTLP_CLIENT_KEY is ignored";
-    wait_for("the other warning", || server.log().contains(unsupported).then_some(()));
+    wait_until("the other warning", || server.log().contains(unsupported));
     assert!(!server.log().contains("OTLP_METRICS_ENDPOINT"), "{}", server.log());
     let without = serve(&store, &[], &variables[1..]);
     get(&without, "without");
@@ -287,10 +285,9 @@ fn partial_success_is_counted_and_logged() {
     let server = serve(&store, &["--otlp-endpoint", &collector.url(), "--metrics-listen", "0"], &[]);
     let metrics = server.metrics();
     get(&server, "partly");
-    wait_for("the warning", || {
+    wait_until("the warning", || {
         let log = server.log();
-        let found = log.contains("only in part") && log.contains(r#""rejected":1,"error":"too old""#);
-        found.then_some(())
+        log.contains("only in part") && log.contains(r#""rejected":1,"error":"too old""#)
     });
     metrics.wait_for("plantstore_trace_spans_total", &[("outcome", "rejected")], 1);
     assert_eq!(metrics.value("plantstore_trace_spans_total", &[("outcome", "exported")]), 0);
