@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::connection::{connect, connect_reader, describe};
 use crate::error::OpenError;
@@ -87,8 +87,10 @@ impl ExaminedFile {
         }
         let examine = || {
             let connection = connect_reader(path)?;
-            let schema = read_version(&connection, &url)?;
-            check_tables(&connection, &url, schema)?;
+            let snapshot = connection.unchecked_transaction()?;
+            let schema = read_version(&snapshot, &url)?;
+            check_tables(&snapshot, &url, schema)?;
+            drop(snapshot);
             Ok((connection, schema))
         };
         match examine().map_err(|error: SchemaError| error.into_open_error(&url))? {
@@ -184,7 +186,7 @@ fn migrate(connection: &mut Connection, url: &StoreUrl, change: SchemaChange) ->
     if connection.is_readonly(rusqlite::MAIN_DB)? {
         return Err(unusable("it may only be read"));
     }
-    let is_needed = change.is_needed(url, read_version(connection, url)?, latest())?;
+    let is_needed = change.is_needed(url, read_version(&connection.transaction()?, url)?, latest())?;
     // Before the transaction, because the journal mode cannot be changed in one.
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode != "wal" {
@@ -223,13 +225,14 @@ fn is_writable(connection: &mut Connection) -> rusqlite::Result<bool> {
     Ok(!begun.is_err_and(|error| error.sqlite_error_code() == Some(rusqlite::ErrorCode::ReadOnly)))
 }
 
-/// Returns the schema version of the file: 0 if it is empty.
-fn read_version(connection: &Connection, url: &StoreUrl) -> Result<i64, SchemaError> {
+/// Returns the schema version of the file: 0 if it is empty. In a transaction, because another process may create the
+/// schema between two reads.
+fn read_version(transaction: &Transaction<'_>, url: &StoreUrl) -> Result<i64, SchemaError> {
     let foreign = |reason: String| Err(OpenError::NotPlantstore(url.clone(), reason).into());
-    let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let pragma = |name| transaction.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let version = pragma("user_version")?;
     if pragma("application_id")? != APPLICATION_ID {
-        let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        let tables: i64 = transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
         if tables > 0 || version != 0 {
             return foreign("it is an SQLite database of another program".to_owned());
         }
