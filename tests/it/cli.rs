@@ -8,15 +8,12 @@ use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
+use crate::support::transfer::stderr;
 use crate::support::{
     Engine, Garden, Server, Stopwatch, Store, assert_snapshot, engine_test, free_port, sqlite_test, wait_for,
     wait_until,
 };
 use crate::tokens::EFFECT_LIMIT;
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -24,7 +21,7 @@ fn text(output: &Output) -> String {
 
 fn tokens(store: &Store) -> Vec<Value> {
     let output = store.run(&["token", "list", "--json"]);
-    assert!(output.status.success(), "{}", errors(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
@@ -37,12 +34,11 @@ engine_test!(a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation,
     assert_eq!(ada.get("/plants").status, 200);
     let output = store.run(&["token", "revoke", &id]);
     let start = Stopwatch::start();
-    assert!(output.status.success(), "{}", errors(&output));
-    assert!(errors(&output).contains("revoked"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("revoked"));
     let mut connection = ada.connect();
     let rejected = wait_for("the revocation", || {
-        connection.send(ada.bytes("GET", "/plants", &[], None));
-        Some(connection.read_response(false)).filter(|response| response.status != 200)
+        Some(connection.ask(ada.bytes("GET", "/plants", &[], None))).filter(|response| response.status != 200)
     });
     assert_eq!(rejected.error(), 40101);
     assert!(start.elapsed() < EFFECT_LIMIT, "{:?}", start.elapsed());
@@ -112,8 +108,8 @@ engine_test!(a_new_token_is_alone_on_standard_output, |store: &Store| {
     let token = text(&output);
     assert_eq!(token.len(), 43, "{token}");
     assert!(token.starts_with("pst_") && token.ends_with('\n'));
-    assert!(errors(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
-    assert!(!errors(&output).contains("pst_"));
+    assert!(stderr(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
+    assert!(!stderr(&output).contains("pst_"));
     let server = store.serve(&[]);
     assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
 });
@@ -135,7 +131,7 @@ engine_test!(users_are_listed_and_deleted_with_all_they_have, |Garden { store, s
 
     let unconfirmed = store.run(&["user", "delete", "ada"]);
     assert_eq!(unconfirmed.status.code(), Some(1), "without input, the deletion is not confirmed");
-    assert!(errors(&unconfirmed).contains("nothing was deleted"), "{}", errors(&unconfirmed));
+    assert!(stderr(&unconfirmed).contains("nothing was deleted"), "{}", stderr(&unconfirmed));
     let confirm = |response: &str| {
         let mut child =
             store.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -145,8 +141,8 @@ engine_test!(users_are_listed_and_deleted_with_all_they_have, |Garden { store, s
     assert_eq!(confirm("yes\n").status.code(), Some(1));
     assert_eq!(ada.ids().len(), 30);
     let deleted = confirm("ada\n");
-    assert!(deleted.status.success(), "{}", errors(&deleted));
-    assert!(errors(&deleted).contains("with 1 token and 30 plants"), "{}", errors(&deleted));
+    assert!(deleted.status.success(), "{}", stderr(&deleted));
+    assert!(stderr(&deleted).contains("with 1 token and 30 plants"), "{}", stderr(&deleted));
 
     assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "immediately after the deletion");
     assert_eq!(ada.delete(29).error(), 40101);
@@ -161,7 +157,7 @@ engine_test!(users_are_listed_and_deleted_with_all_they_have, |Garden { store, s
     assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
     let unknown = store.run(&["user", "delete", "--yes", "ada"]);
     assert_eq!(unknown.status.code(), Some(1));
-    assert!(errors(&unknown).contains("there is no user ada"));
+    assert!(stderr(&unknown).contains("there is no user ada"));
 });
 
 engine_test!(every_option_is_also_in_the_environment, |store: &Store| {
@@ -187,14 +183,14 @@ engine_test!(closed_pipe_is_no_failure, |store: &Store| {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = store.command(&["token", "list"]).stdin(Stdio::null()).stdout(writer).output().unwrap();
-    assert_eq!((output.status.code(), errors(&output).as_str()), (Some(0), ""));
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
 });
 
 engine_test!(token_that_could_not_be_printed_is_revoked, |store: &Store| {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = store.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(errors(&output).contains("cannot print the token, so it is revoked again"), "{}", errors(&output));
+    assert!(stderr(&output).contains("cannot print the token, so it is revoked again"), "{}", stderr(&output));
     assert_eq!(tokens(store)[0]["state"], "revoked");
 });
 
@@ -324,10 +320,10 @@ sqlite_test!(thousands_separators_are_the_same_everywhere, |store: &Store| {
     let lines = crate::support::transfer::lines(&["ada"], 1_234);
     std::fs::write(store.directory().join("plants.ndjson"), lines).unwrap();
     store.token("bob", &[]);
-    assert!(errors(&store.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));
-    assert!(errors(&store.run(&["import", "plants.ndjson", "--on-conflict", "skip"])).contains("skipped 1,234 that"));
+    assert!(stderr(&store.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));
+    assert!(stderr(&store.run(&["import", "plants.ndjson", "--on-conflict", "skip"])).contains("skipped 1,234 that"));
     assert!(text(&store.run(&["user", "list"])).contains("ada        0   1,234"));
-    assert!(errors(&store.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
+    assert!(stderr(&store.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
     assert!(text(&store.run(&["backup", "b.db"])).contains("  1,234 "));
-    assert!(errors(&store.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
+    assert!(stderr(&store.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
 });

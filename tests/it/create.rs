@@ -271,8 +271,7 @@ engine_test!(body_larger_than_16_kib_is_rejected_with_413, |Garden { ada, .. }: 
     for (id, length, status) in
         [(1, 16_383, 200), (2, 16_384, 200), (3, 16_385, 413), (4, 1_000_000, 413), (5, 100, 200)]
     {
-        connection.send(ada.bytes("POST", "/plants", &[json], Some(body(id, length).as_bytes())));
-        let response = connection.read_response(false);
+        let response = connection.ask(ada.bytes("POST", "/plants", &[json], Some(body(id, length).as_bytes())));
         assert_eq!(response.status, status, "{length} bytes on the same connection: {}", response.text());
     }
     let chunked = |length: usize| {
@@ -286,18 +285,15 @@ engine_test!(body_larger_than_16_kib_is_rejected_with_413, |Garden { ada, .. }: 
         bytes.extend(b"0\r\n\r\n");
         bytes
     };
-    connection.send(chunked(16_385));
-    assert_eq!(connection.read_response(false).error(), 41300);
-    connection.send(chunked(16_384));
-    assert_eq!(connection.read_response(false).status, 200, "the connection stays usable");
+    assert_eq!(connection.ask(chunked(16_385)).error(), 41300);
+    assert_eq!(connection.ask(chunked(16_384)).status, 200, "the connection stays usable");
     assert_eq!(ada.ids(), [1, 2, 5, 9]);
 });
 
 engine_test!(oversized_body_is_rejected_before_it_is_sent, |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "5368709120"), ("Expect", "100-continue")];
-    connection.send(ada.bytes("POST", "/plants", &headers, None));
-    let response = connection.read_response(false);
+    let response = connection.ask(ada.bytes("POST", "/plants", &headers, None));
     assert_snapshot!(response.wire(), @r#"
     413 Payload Too Large
     content-type: application/json
@@ -314,10 +310,8 @@ engine_test!(oversized_body_is_rejected_before_it_is_sent, |Garden { ada, .. }: 
     assert_eq!(asking.read_response(false).error(), 41300, "100-continue is not sent for a body that is too large");
     let mut fitting = ada.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
-    fitting.send(ada.bytes("POST", "/plants", &headers, None));
-    assert_eq!(fitting.read_response(false).status, 100);
-    fitting.send(r#"{"id":1,"name":"a"}"#);
-    assert_eq!(fitting.read_response(false).status, 200);
+    assert_eq!(fitting.ask(ada.bytes("POST", "/plants", &headers, None)).status, 100);
+    assert_eq!(fitting.ask(r#"{"id":1,"name":"a"}"#).status, 200);
 });
 
 engine_test!(client_that_continues_to_send_gets_the_413, |Garden { ada, .. }: &Garden| {

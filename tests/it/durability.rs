@@ -286,8 +286,7 @@ fn fill(client: &Client, worker: usize, stop: &AtomicBool, written: &AtomicUsize
     while !stop.load(Ordering::Relaxed) {
         id = id.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
-        connection.send(client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
-        assert_eq!(connection.read_response(false).status, 200);
+        assert_eq!(connection.ask(client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes()))).status, 200);
         written.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -92,15 +92,13 @@ engine_test!(bytes_that_are_not_http_get_a_bare_400, |Service { store, server }:
         format!("POST /plants HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nTransfer-Encoding: gzip\r\n\r\n"),
     ] {
         let mut connection = Connection::open(server.address());
-        connection.send(&bytes);
-        let response = connection.read_response(false);
+        let response = connection.ask(&bytes);
         assert_eq!(response.status, 400, "{bytes}");
         assert_eq!(response.header("connection"), Some("close"));
         assert!(connection.is_closed_by_server(), "{bytes}");
     }
     let mut connection = Connection::open(server.address());
-    connection.send("nonsense\r\n\r\n");
-    assert_snapshot!(connection.read_response(false).wire(), @r"
+    assert_snapshot!(connection.ask("nonsense\r\n\r\n").wire(), @r"
     400 Bad Request
     connection: close
     content-length: 0
@@ -116,8 +114,7 @@ engine_test!(requests_before_malformed_http_get_their_responses_first, |Garden {
     let mut bytes = ada.bytes("GET", "/plants", &[], None);
     bytes.extend(ada.bytes("DELETE", "/plants/1", &[], None));
     bytes.extend(b"nonsense\r\n\r\n");
-    connection.send(bytes);
-    assert_eq!(connection.read_response(false).text(), r#"[{"name":"Rose"}]"#);
+    assert_eq!(connection.ask(bytes).text(), r#"[{"name":"Rose"}]"#);
     assert_eq!(connection.read_response(false).status, 204);
     assert_eq!(connection.read_response(false).status, 400);
     assert!(connection.is_closed_by_server());
@@ -164,8 +161,7 @@ engine_test!(http_1_1_needs_exactly_one_host, |Service { store, server }: &Servi
     let token = store.token("ada", &[]);
     let send = |head: &str| {
         let mut connection = Connection::open(server.address());
-        connection.send(format!("GET /plants {head}\r\n\r\n"));
-        connection.read_response(false)
+        connection.ask(format!("GET /plants {head}\r\n\r\n"))
     };
     let authorization = format!("Authorization: Bearer {token}");
     assert_eq!(send(&format!("HTTP/1.1\r\n{authorization}")).error(), 40007);
@@ -174,11 +170,15 @@ engine_test!(http_1_1_needs_exactly_one_host, |Service { store, server }: &Servi
     assert_eq!(send(&format!("HTTP/1.0\r\n{authorization}")).text(), "[]");
     assert_eq!(send(&format!("HTTP/1.1\r\nHost: a\r\n{authorization}")).text(), "[]");
     let mut connection = Connection::open(server.address());
-    connection.send("GET /livez HTTP/1.1\r\n\r\n");
-    assert_eq!(connection.read_response(false).error(), 40007);
+    assert_eq!(connection.ask("GET /livez HTTP/1.1\r\n\r\n").error(), 40007);
     let mut absolute = Connection::open(server.address());
-    absolute.send(format!("GET http://example.com/plants HTTP/1.1\r\nHost: example.com\r\n{authorization}\r\n\r\n"));
-    assert_eq!(absolute.read_response(false).text(), "[]", "the absolute form is understood");
+    assert_eq!(
+        absolute
+            .ask(format!("GET http://example.com/plants HTTP/1.1\r\nHost: example.com\r\n{authorization}\r\n\r\n"))
+            .text(),
+        "[]",
+        "the absolute form is understood"
+    );
 });
 
 engine_test!(unusual_request_targets_are_not_found, |Service { store, server }: &Service| {
@@ -186,8 +186,7 @@ engine_test!(unusual_request_targets_are_not_found, |Service { store, server }: 
     for line in ["OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"] {
         for (authorization, number) in [(format!("Authorization: Bearer {token}\r\n"), 40401), (String::new(), 40100)] {
             let mut connection = Connection::open(server.address());
-            connection.send(format!("{line}\r\nHost: x\r\n{authorization}\r\n"));
-            assert_eq!(connection.read_response(false).error(), number, "{line}");
+            assert_eq!(connection.ask(format!("{line}\r\nHost: x\r\n{authorization}\r\n")).error(), number, "{line}");
         }
     }
 });

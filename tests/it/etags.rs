@@ -247,8 +247,7 @@ fn list_cache_is_bounded() {
     let mut connection = ada.connect();
     let mut list = |limit: usize, cursor: &str, include: &str| {
         let path = format!("/plants?limit={limit}&after={cursor}{include}");
-        connection.send(ada.bytes("GET", &path, &[], None));
-        assert_eq!(connection.read_response(false).json().as_array().expect("a list").len(), limit);
+        assert_eq!(connection.ask(ada.bytes("GET", &path, &[], None)).json().as_array().expect("a list").len(), limit);
     };
     (1..=60).for_each(|limit| list(limit, &cursors[0], ""));
     let before = server.resident();

@@ -14,8 +14,7 @@ fn create(client: &Client, headers: &[(&str, &str)], body: &str) -> (Connection,
     let mut connection = client.connect();
     let mut bytes = client.bytes("POST", "/plants", &[&[JSON], headers].concat(), None);
     bytes.extend_from_slice(body.as_bytes());
-    connection.send(bytes);
-    let response = connection.read_response(false);
+    let response = connection.ask(bytes);
     (connection, response)
 }
 
@@ -51,8 +50,7 @@ engine_test!(malformed_host_is_rejected_with_400, |Service { store, server }: &S
     let token = store.token("ada", &[]);
     let ask = |path: &str, host: &str| {
         let mut connection = Connection::open(server.address());
-        connection.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n"));
-        connection.read_response(false)
+        connection.ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\r\n"))
     };
     let malformed =
         ["a b", "a/b", "a\tb", "user@a", "a:b", "a:80:90", "a?b", "a#b", "a\\b", "<a>", "é", "[::1", "::1", "[a b]"];
@@ -154,8 +152,11 @@ engine_test!(transfer_encoding_other_than_chunked_is_rejected_and_the_connection
         let body = format!("16\r\n{{\"id\":{id},\"name\":\"Rose\"}}\r\n0\r\n\r\n");
         let (mut connection, response) = create(&ada, &[("Transfer-Encoding", coding)], &body);
         assert_eq!(response.status, 200, "{coding}");
-        connection.send(ada.bytes("GET", "/plants?limit=0", &[], None));
-        assert_eq!(connection.read_response(false).text(), "[]", "the connection stays usable");
+        assert_eq!(
+            connection.ask(ada.bytes("GET", "/plants?limit=0", &[], None)).text(),
+            "[]",
+            "the connection stays usable"
+        );
     }
 });
 

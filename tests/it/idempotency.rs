@@ -287,8 +287,12 @@ engine_test!(transient_and_authentication_errors_are_not_stored, |store: &Store|
 
 engine_test!(incomplete_body_leaves_the_key_unused, &["--request-timeout", "300ms"], |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
-    connection.send(ada.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")], None));
-    assert_eq!(connection.read_response(false).error(), 40800);
+    assert_eq!(
+        connection
+            .ask(ada.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")], None))
+            .error(),
+        40800
+    );
     assert_eq!(post(ada, "k1", &plant(1, "Rose")).status, 200);
 });
 
@@ -412,8 +416,7 @@ engine_test!(requests_in_one_commit_get_their_own_responses, QUIET, |Garden { st
     assert_eq!(listed, created, "the plants of the successful requests");
     for (request, response) in requests.iter().zip(&responses).filter(|(request, _)| request.has_key()) {
         let mut connection = ada.connect();
-        connection.send(request.bytes(ada));
-        assert_replays(response, &connection.read_response(false));
+        assert_replays(response, &connection.ask(request.bytes(ada)));
     }
     assert_eq!(ada.ids(), [3, 4, 5]);
 });

@@ -41,8 +41,7 @@ fn ask(stream: &mut TcpStream) -> String {
 engine_test!(incomplete_head_times_out, |store: &Store| {
     let server = store.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
-    connection.send("GET /plants HTTP/1.1\r\nHost: x\r\n");
-    let response = connection.read_response(false);
+    let response = connection.ask("GET /plants HTTP/1.1\r\nHost: x\r\n");
     assert_snapshot!(response.wire(), @r#"
     408 Request Timeout
     content-type: application/json
@@ -72,10 +71,8 @@ engine_test!(head_that_arrives_byte_by_byte_times_out, |store: &Store| {
 engine_test!(incomplete_second_head_times_out, |store: &Store| {
     let server = store.serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
-    connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(connection.read_response(false).status, 200);
-    connection.send("GET /livez HTTP/1.1\r\nHo");
-    assert_eq!(connection.read_response(false).error(), 40800);
+    assert_eq!(connection.ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
+    assert_eq!(connection.ask("GET /livez HTTP/1.1\r\nHo").error(), 40800);
     assert!(connection.is_closed_by_server());
 });
 
@@ -85,23 +82,20 @@ engine_test!(silent_connection_is_closed_without_a_response, |store: &Store| {
     assert!(connection.is_closed_by_server());
     let server = store.serve(&["--header-timeout", "60s", "--idle-timeout", "300ms"]);
     let mut connection = Connection::open(server.address());
-    connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(connection.read_response(false).status, 200);
+    assert_eq!(connection.ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
     assert!(connection.is_closed_by_server());
 });
 
 engine_test!(missing_body_is_rejected_with_408, &["--request-timeout", "300ms"], |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
     connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
-    connection.send(r#"{"id":1,"#);
-    let response = connection.read_response(false);
+    let response = connection.ask(r#"{"id":1,"#);
     assert_eq!(response.error(), 40800);
     assert_eq!(response.header("connection"), Some("close"));
     assert!(connection.is_closed_by_server());
     let mut chunked = ada.connect();
     chunked.send(ada.bytes("POST", "/plants", &[JSON, ("Transfer-Encoding", "chunked")], None));
-    chunked.send("5\r\n{\"id\"");
-    assert_eq!(chunked.read_response(false).error(), 40800);
+    assert_eq!(chunked.ask("5\r\n{\"id\"").error(), 40800);
     assert_eq!(ada.ids(), [0_i64; 0]);
 });
 
@@ -229,8 +223,7 @@ engine_test!(a_create_without_write_capacity_is_rejected_before_its_body_is_read
     let ada = server.client(&store.token("ada", &[]));
     let full = FullWriteQueue::new(store, &server, &ada);
     let mut connection = ada.connect();
-    connection.send(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
-    let response = connection.read_response(false);
+    let response = connection.ask(ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "100")], None));
     assert_eq!(response.error(), 50300);
     assert_eq!(response.header("retry-after"), Some("1"));
     assert_eq!(ada.delete(0).error(), 50300);

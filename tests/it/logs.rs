@@ -12,8 +12,7 @@ engine_test!(log_that_is_not_read_does_not_block_the_service, |store: &Store| {
     let mut connection = ada.connect();
     // The log is several times larger than the buffer of the pipe.
     for _ in 0..2_000 {
-        connection.send(ada.bytes("GET", "/plants", &[], None));
-        assert_eq!(connection.read_response(false).status, 200);
+        assert_eq!(connection.ask(ada.bytes("GET", "/plants", &[], None)).status, 200);
     }
     store.execute("ALTER TABLE plants RENAME TO gone");
     for limit in 1..=20 {
@@ -91,8 +90,12 @@ engine_test!(secrets_never_reach_the_log_at_any_level, |store: &Store| {
         200
     );
     let mut broken = Connection::open(server.address());
-    broken.send(format!("GET /secret-path HTTP/1.1\r\nAuthorization: Bearer {token}\r\nsecret header\r\n\r\n"));
-    assert_eq!(broken.read_response(false).status, 400);
+    assert_eq!(
+        broken
+            .ask(format!("GET /secret-path HTTP/1.1\r\nAuthorization: Bearer {token}\r\nsecret header\r\n\r\n"))
+            .status,
+        400
+    );
     server.stop();
     let log = server.log();
     assert!(log.lines().filter(|line| line.contains(r#""message":"request""#)).count() >= 7, "{log}");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
+use crate::support::tools::succeed;
 use crate::support::{Client, Connection, Engine, JSON, Server, Stopwatch, Store, wait_until};
 
 /// One second is documented; the rest is for a busy machine.
@@ -50,8 +51,7 @@ impl Fixture {
     fn back_up(&self) -> PathBuf {
         self.client().plant(-1, "of the backup");
         let backup = self.path("data/backup.db");
-        let made = self.store.run(&["backup", backup.to_str().unwrap(), "--store", "sqlite:data/plants.db"]);
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        succeed(&mut self.store.command(&["backup", backup.to_str().unwrap(), "--store", "sqlite:data/plants.db"]));
         backup
     }
 
@@ -142,8 +142,7 @@ fn deleted_database_file_makes_the_server_unready() {
 /// Restores the backup to another path.
 fn another_store(fixture: &Fixture, backup: &Path, path: &Path) {
     let store = format!("sqlite:{}", path.display());
-    let made = fixture.store.run(&["restore", backup.to_str().unwrap(), "--store", &store]);
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    succeed(&mut fixture.store.command(&["restore", backup.to_str().unwrap(), "--store", &store]));
 }
 
 #[test]
@@ -206,8 +205,7 @@ fn several_processes_on_one_file_do_not_disturb_each_other() {
     let second = fixture.store.serve(&["--store", "sqlite:data/plants.db"]);
     fixture.client().plant(1, "first");
     second.client(&fixture.token).plant(2, "second");
-    let backup = fixture.store.run(&["backup", "monday.db", "--store", "sqlite:data/plants.db"]);
-    assert!(backup.status.success(), "{}", String::from_utf8_lossy(&backup.stderr));
+    succeed(&mut fixture.store.command(&["backup", "monday.db", "--store", "sqlite:data/plants.db"]));
     for server in [&fixture.server, &second] {
         assert_eq!(server.client(&fixture.token).ids(), [1, 2]);
         assert_eq!(server.anonymous().get("/readyz").status, 200);

@@ -4,12 +4,10 @@ use std::process::{Command, Stdio};
 
 use rstest::rstest;
 
-use crate::support::tools::external;
+use crate::support::tools::{external, succeed};
 
 fn plantstore(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    succeed(Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments))
 }
 
 /// Lists the subcommands that the help of a command names.

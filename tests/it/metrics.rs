@@ -41,8 +41,7 @@ engine_test!(counters_match_the_requests, &LISTEN, |Garden { store, server, ada 
     assert_eq!(server.anonymous().get("/plants").status, 401);
     assert_eq!(server.anonymous().get("/livez").status, 200);
     let mut broken = Connection::open(server.address());
-    broken.send("nonsense\r\n\r\n");
-    assert_eq!(broken.read_response(false).status, 400);
+    assert_eq!(broken.ask("nonsense\r\n\r\n").status, 400);
     metrics.wait_for("plantstore_http_requests_total", &[], 11);
     metrics.wait_for("plantstore_http_connections_aborted_total", &[("reason", "malformed")], 1);
     let scrape = metrics.scrape();
@@ -285,8 +284,7 @@ sqlite_test!(wal_size_is_reported, &LISTEN, |Garden { store, server, ada }: &Gar
     let (mut largest, mut checkpoints, mut pending) = (0, 0, 0);
     for id in 0..4_000 {
         let body = serde_json::json!({ "id": id * 1_000_003 % 7_919, "name": "x".repeat(1_000) }).to_string();
-        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
-        assert_eq!(connection.read_response(false).status, 200);
+        assert_eq!(connection.ask(ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes()))).status, 200);
         if id % 50 == 49 {
             let scrape = metrics.scrape();
             let wal = scrape.value("plantstore_wal_bytes", &[]);
@@ -403,8 +401,7 @@ fn dropped_log_lines_are_counted() {
     wait_until("dropped log lines", || {
         let mut connection = client.connect();
         for _ in 0..20 {
-            connection.send(&batch);
-            (0..100).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
+            (0..100).for_each(|_| assert_eq!(connection.ask(&batch).status, 200));
         }
         metrics.value("plantstore_log_lines_dropped_total", &[]) > 0
     });

@@ -210,8 +210,7 @@ engine_test!(cached_token_expires_at_its_expiry_time, |store: &Store| {
     let mut worked = 0;
     wait_for("the token to expire", || {
         let sent = now();
-        connection.send(ada.bytes("GET", "/plants", &[], None));
-        let response = connection.read_response(false);
+        let response = connection.ask(ada.bytes("GET", "/plants", &[], None));
         if response.status == 401 {
             return Some(());
         }

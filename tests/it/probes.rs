@@ -14,8 +14,7 @@ const SHARED_FOR: u128 = 100;
 fn ask_repeatedly(client: &Client, times: usize) {
     let mut connection = client.connect();
     for _ in 0..times {
-        connection.send(client.bytes("GET", "/readyz", &[], None));
-        assert_eq!(connection.read_response(false).text(), r#"{"status":"ready"}"#);
+        assert_eq!(connection.ask(client.bytes("GET", "/readyz", &[], None)).text(), r#"{"status":"ready"}"#);
     }
 }
 

@@ -85,8 +85,7 @@ fn write(
     let headers = &headers[..if key.is_some() { 2 } else { 1 }];
     let bytes = client.bytes(method, path, headers, body.map(str::as_bytes));
     let mut connection = client.connect();
-    connection.send(&bytes);
-    let response = connection.read_response(false);
+    let response = connection.ask(&bytes);
     let Some(key) = key else { return Ok(Some(response)) };
     if let Some((known, first)) = model.stored.get(&key) {
         if *known == bytes {

@@ -60,8 +60,7 @@ fn responses_to_anonymous(server: &Server) -> Vec<Response> {
     let nonsense = || anonymous.call("GET", "/plants", &[("Authorization", "Bearer nonsense")], None);
     let raw = |bytes: &str| {
         let mut connection = Connection::open(server.address());
-        connection.send(bytes);
-        connection.read_response(false)
+        connection.ask(bytes)
     };
     let responses = vec![
         anonymous.get("/livez"),
@@ -112,10 +111,7 @@ engine_test!(request_after_retry_after_is_served, |store: &Store| {
     let server = store.serve(&["--rate-limit", "20/m", "--rate-burst", "1"]);
     let ada = server.client(&store.token("ada", &[]));
     let mut connection = ada.connect();
-    let mut list = || {
-        connection.send(ada.bytes("GET", "/plants", &[], None));
-        connection.read_response(false)
-    };
+    let mut list = || connection.ask(ada.bytes("GET", "/plants", &[], None));
     for _ in 0..2 {
         // The first request is served. One of the next is rejected, unless the machine stalls for seconds.
         let rejected = (0..10).map(|_| list()).find(|response| response.status == 429).expect("a rejected request");
@@ -187,10 +183,7 @@ engine_test!(concurrent_requests_get_no_more_than_the_burst, |store: &Store| {
             .map(|_| {
                 scope.spawn(|| {
                     let mut connection = ada.connect();
-                    let statuses = (0..25).map(|_| {
-                        connection.send(ada.bytes("GET", "/plants", &[], None));
-                        connection.read_response(false).status
-                    });
+                    let statuses = (0..25).map(|_| connection.ask(ada.bytes("GET", "/plants", &[], None)).status);
                     statuses.filter(|status| *status == 200).count()
                 })
             })
@@ -220,8 +213,7 @@ engine_test!(every_response_has_the_policy_and_the_remaining_quota, |store: &Sto
 engine_test!(rejected_connection_gets_the_policy, |store: &Store| {
     let server = store.serve(&["--rate-limit", "1/h", "--max-connections", "1"]);
     let mut first = Connection::open(server.address());
-    first.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(first.read_response(false).status, 200);
+    assert_eq!(first.ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
     let turned_away = Connection::open(server.address()).read_response(false);
     assert_eq!(turned_away.error(), 50300);
     assert_eq!(turned_away.header("ratelimit-policy"), Some(r#""user";q=1;w=3600"#));
@@ -233,8 +225,7 @@ engine_test!(without_the_option_there_is_no_limit_and_no_header, &STRICT, |Garde
     }
     let mut connection = ada.connect();
     for _ in 0..500 {
-        connection.send(ada.bytes("GET", "/plants", &[], None));
-        assert_eq!(connection.read_response(false).status, 200);
+        assert_eq!(connection.ask(ada.bytes("GET", "/plants", &[], None)).status, 200);
     }
 });
 

@@ -101,8 +101,7 @@ engine_test!(paging_through_a_million_lists_each_plant_once_under_writes, |store
         let mut expected = 10;
         let mut next = Some("/plants?include=id&limit=20000".to_owned());
         while let Some(page) = next {
-            connection.send(ada.bytes("GET", &page, &[], None));
-            let response = connection.read_response(false);
+            let response = connection.ask(ada.bytes("GET", &page, &[], None));
             let ids = response.ids();
             assert!(ids.len() <= 20_000);
             for id in ids {

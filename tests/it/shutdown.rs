@@ -43,15 +43,11 @@ engine_test!(requests_in_flight_are_finished, |store: &Store| {
         assert_eq!(unfinished.read_response(false).status, 100, "the server has read the head and waits for the body");
         let mut idle = [ada.connect(), ada.connect()];
         for connection in &mut idle {
-            connection.send(ada.bytes("GET", "/livez", &[], None));
-            assert_eq!(connection.read_response(false).status, 200);
+            assert_eq!(connection.ask(ada.bytes("GET", "/livez", &[], None)).status, 200);
         }
         server.signal(signal);
         let [mut idle, mut spare] = idle;
-        let ask = |connection: &mut Connection| {
-            connection.send(ada.bytes("GET", "/readyz", &[], None));
-            connection.read_response(false)
-        };
+        let ask = |connection: &mut Connection| connection.ask(ada.bytes("GET", "/readyz", &[], None));
         let mut draining = wait_for("the server to drain", || {
             Some(ask(&mut idle)).filter(|response| response.header("connection") == Some("close"))
         });
@@ -66,8 +62,7 @@ engine_test!(requests_in_flight_are_finished, |store: &Store| {
         assert!(idle.is_closed_by_server());
         wait_until("new connections to be refused", || Connection::try_open(server.address()).is_err());
         assert!(server.ended().is_none(), "the server waits for the request in flight");
-        unfinished.send(last);
-        let response = unfinished.read_response(false);
+        let response = unfinished.ask(last);
         assert_eq!(response.text(), r#"{"name":"in flight"}"#);
         assert!(unfinished.is_closed_by_server());
         assert_eq!(server.wait().code(), Some(0));
@@ -81,8 +76,7 @@ engine_test!(idle_connections_do_not_delay_shutdown, |store: &Store| {
     let server = store.serve(&["--shutdown-grace", "100d"]);
     let mut idle: Vec<Connection> = (0..5).map(|_| Connection::open(server.address())).collect();
     for connection in &mut idle[..3] {
-        connection.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert_eq!(connection.read_response(false).status, 200);
+        assert_eq!(connection.ask("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").status, 200);
     }
     assert_eq!(server.stop().code(), Some(0), "the server ends before the grace period is over");
     assert!(idle.iter_mut().all(Connection::is_closed_by_server));

@@ -1,6 +1,7 @@
 //! Errors of the command line: one clear line and an exit code.
 
-use super::{errors, text, tokens};
+use super::{text, tokens};
+use crate::support::transfer::stderr;
 use crate::support::{Engine, Server, Service, Store, assert_snapshot, sqlite_test, wait_until};
 
 /// Asserts that a message holds no text of libraries and no error number of the operating system.
@@ -59,12 +60,12 @@ sqlite_test!(wrong_use_is_one_clear_line_and_exit_code_2, |store: &Store| {
     ];
     for (arguments, words) in wrong {
         let output = store.run(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
-        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
-        assert!(errors(&output).starts_with("error: "), "{}", errors(&output));
-        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
-        assert_no_internals(&errors(&output));
-        assert!(!errors(&output).contains("secret"));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        assert_no_internals(&stderr(&output));
+        assert!(!stderr(&output).contains("secret"));
         assert_eq!(text(&output), "");
     }
     assert_eq!(tokens(store).len(), 1, "nothing was done");
@@ -106,15 +107,15 @@ sqlite_test!(failure_is_one_clear_line_and_exit_code_1, |Service { store, server
     ];
     for (arguments, words) in failures {
         let output = new.run(arguments);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", errors(&output));
-        assert!(errors(&output).contains(words), "{arguments:?}: {}", errors(&output));
-        assert_eq!(errors(&output).lines().count(), 1, "{}", errors(&output));
-        assert_no_internals(&errors(&output));
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+        assert_no_internals(&stderr(&output));
     }
     assert!(!new.file().exists(), "a server that cannot start creates no store");
     let unknown = store.run(&["token", "revoke", "77"]);
     assert_eq!(unknown.status.code(), Some(1));
-    assert_snapshot!(errors(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
+    assert_snapshot!(stderr(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
 });
 
 sqlite_test!(a_bad_value_of_a_variable_is_reported_by_its_name, |store: &Store| {
@@ -131,15 +132,15 @@ sqlite_test!(a_bad_value_of_a_variable_is_reported_by_its_name, |store: &Store| 
     ];
     for (variable, value, words) in wrong {
         let output = store.command_through(&["timeout", "60"], &["serve"]).env(variable, value).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{variable}: {}", errors(&output));
-        assert!(errors(&output).contains(words), "{variable}: {}", errors(&output));
-        assert!(!errors(&output).contains("--store") && !errors(&output).contains("--listen"), "{}", errors(&output));
+        assert_eq!(output.status.code(), Some(2), "{variable}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{variable}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("--store") && !stderr(&output).contains("--listen"), "{}", stderr(&output));
     }
     let typed = store.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
     assert!(
-        errors(&typed).contains("'--listen <[HOST:]PORT>'"),
+        stderr(&typed).contains("'--listen <[HOST:]PORT>'"),
         "the option overrides the variable: {}",
-        errors(&typed)
+        stderr(&typed)
     );
 });
 
@@ -159,7 +160,7 @@ fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
         .output()
         .unwrap();
     assert!(output.status.success());
-    let mut warnings: Vec<String> = errors(&output).lines().map(str::to_owned).collect();
+    let mut warnings: Vec<String> = stderr(&output).lines().map(str::to_owned).collect();
     warnings.sort();
     assert_eq!(
         warnings,
@@ -182,8 +183,8 @@ sqlite_test!(restore_names_its_argument, |store: &Store| {
     ] {
         let output = store.run(&["restore", file, "--store", "sqlite:new.db"]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(errors(&output).contains(words), "{}", errors(&output));
-        assert!(!errors(&output).contains("--store"), "{}", errors(&output));
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("--store"), "{}", stderr(&output));
     }
 });
 
@@ -195,7 +196,7 @@ sqlite_test!(a_line_that_is_not_json_is_described_without_terms_of_the_parser, |
         std::fs::write(store.directory().join("plants.ndjson"), line).unwrap();
         let output = store.run(&["import", "--check", "plants.ndjson"]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(errors(&output).starts_with(words), "{}", errors(&output));
-        assert_no_internals(&errors(&output));
+        assert!(stderr(&output).starts_with(words), "{}", stderr(&output));
+        assert_no_internals(&stderr(&output));
     }
 });

@@ -4,8 +4,9 @@ use std::process::Stdio;
 
 use rstest::rstest;
 
-use super::{errors, text};
+use super::text;
 use crate::support::tools::external;
+use crate::support::transfer::stderr;
 use crate::support::{Client, Connection, Engine, Store, Terminal, engine_test, free_port, wait_for, wait_until};
 
 // For example, the parent process may have closed its end of the pipe.
@@ -64,13 +65,11 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
     let client = Client { address: terminal.address().unwrap(), token: Some(token) };
     let mut connection = client.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
-    connection.send(client.bytes("POST", "/plants", &headers, None));
-    assert_eq!(connection.read_response(false).status, 100);
+    assert_eq!(connection.ask(client.bytes("POST", "/plants", &headers, None)).status, 100);
     terminal.signal("TERM");
     wait_until("the shutdown to begin", || terminal.screen().contains("shutting down: finishing"));
     terminal.close();
-    connection.send(r#"{"id":1,"name":"a"}"#);
-    assert_eq!(connection.read_response(false).status, 200);
+    assert_eq!(connection.ask(r#"{"id":1,"name":"a"}"#).status, 200);
     drop(connection);
     wait_until("the server to end", || terminal.service_has_ended());
 }
@@ -122,7 +121,7 @@ fn errors_are_coloured_only_on_a_terminal() {
         let plain = on_a_terminal(&store, arguments, "1");
         assert!(plain.starts_with("error: ") && !plain.contains('\x1b'), "NO_COLOR: {plain:?}");
         let words: Vec<&str> = arguments.split(' ').collect();
-        assert!(!errors(&store.run(&words)).contains('\x1b'), "not on a terminal");
+        assert!(!stderr(&store.run(&words)).contains('\x1b'), "not on a terminal");
     }
 }
 

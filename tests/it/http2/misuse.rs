@@ -14,8 +14,7 @@ use crate::support::{Connection, JSON, wait_until};
 fn incomplete_preface_is_an_incomplete_head() {
     let server = store().serve(&["--header-timeout", "3s", "--idle-timeout", "60s"]);
     let mut connection = Connection::open(server.address());
-    connection.send(&PREFACE[..10]);
-    assert_eq!(connection.read_response(false).error(), 40800);
+    assert_eq!(connection.ask(&PREFACE[..10]).error(), 40800);
     assert!(connection.is_closed_by_server());
 }
 

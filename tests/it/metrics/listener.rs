@@ -78,14 +78,12 @@ engine_test!(metrics_are_served_until_the_end_of_a_shutdown, |store: &Store| {
     let ada = server.client(&store.token("ada", &[]));
     let mut unfinished = ada.connect();
     let head = ada.bytes("POST", "/plants", &[JSON, ("Content-Length", "19"), ("Expect", "100-continue")], None);
-    unfinished.send(head);
-    assert_eq!(unfinished.read_response(false).status, 100);
+    assert_eq!(unfinished.ask(head).status, 100);
     server.signal("TERM");
     metrics.wait_for("plantstore_draining", &[], 1);
     wait_until("new connections to be refused", || Connection::try_open(server.address()).is_err());
     assert_eq!(metrics.value("plantstore_http_requests_in_flight", &[]), 1);
-    unfinished.send(r#"{"id":1,"name":"n"}"#);
-    assert_eq!(unfinished.read_response(false).status, 200);
+    assert_eq!(unfinished.ask(r#"{"id":1,"name":"n"}"#).status, 200);
     assert_eq!(server.wait().code(), Some(0));
 });
 
@@ -110,8 +108,7 @@ sqlite_test!(held_connections_do_not_block_scrapes, &LISTEN, |Service { server, 
     let metrics = server.metrics();
     let client = metrics.client();
     let mut done = client.connect();
-    done.send(client.bytes("GET", "/metrics", &[], None));
-    let response = done.read_response(false);
+    let response = done.ask(client.bytes("GET", "/metrics", &[], None));
     assert_eq!((response.status, response.header("connection")), (200, Some("close")));
     assert!(done.is_closed_by_server());
     let mut held: Vec<Connection> = Vec::new();

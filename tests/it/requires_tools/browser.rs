@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use crate::support::tools::succeed;
 use crate::support::transfer::import;
 use crate::support::{BrowserScript, Engine, Server, Service, Store, engine_test, sqlite_test, wait_for, wait_until};
 
@@ -44,8 +45,7 @@ fn use_the_console(store: &Store) {
 }
 
 fn operate(store: &Store, command: &[&str]) {
-    let done = store.run(command);
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    succeed(&mut store.command(command));
 }
 
 /// Runs the script command `share ROLE`: shares ada's plants with bob.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use serde_json::Value;
 
+use crate::support::transfer::stderr;
 use crate::support::{
     Cluster, Engine, Garden, Server, Service, StopOnDrop, Store, engine_test, postgres_test, wait_for, wait_until,
 };
@@ -65,20 +66,16 @@ impl Operator {
     }
 }
 
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 #[track_caller]
 fn succeeded(output: &Output) -> String {
-    assert!(output.status.success(), "{}", errors(output));
+    assert!(output.status.success(), "{}", stderr(output));
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
 /// Returns the error of a command that has failed: its last line, after log lines about retries.
 #[track_caller]
 fn error_of(output: &Output) -> String {
-    let words = errors(output);
+    let words = stderr(output);
     assert_eq!(output.status.code(), Some(1), "{words}");
     let (retries, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("retrying"));
     assert_eq!(last.len(), 1, "{words}");
@@ -121,7 +118,7 @@ fn statements_of_the_document() -> String {
 /// Runs a statement as the role of the URL and returns its output or error.
 fn try_as(cluster: &Cluster, url: &str, sql: &str) -> Result<String, String> {
     let output = cluster.tool("psql").args(["-X", "-A", "-t", "-q", "-c", sql, url]).output().unwrap();
-    if output.status.success() { Ok(succeeded(&output)) } else { Err(errors(&output)) }
+    if output.status.success() { Ok(succeeded(&output)) } else { Err(stderr(&output)) }
 }
 
 /// Runs the operations of the server and the commands of operators.
@@ -223,14 +220,14 @@ fn commands_that_only_read_create_no_schema() {
 engine_test!(migration_of_a_current_schema_changes_nothing, |engine: &Engine| {
     let store = &Store::empty(*engine);
     let first = store.run(&["migrate"]);
-    assert!(first.status.success(), "{}", errors(&first));
-    assert!(errors(&first).starts_with("created a new store: "), "{}", errors(&first));
+    assert!(first.status.success(), "{}", stderr(&first));
+    assert!(stderr(&first).starts_with("created a new store: "), "{}", stderr(&first));
     let token = store.token("ada", &[]);
     let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
     for _ in 0..2 {
         let again = store.run(&["migrate"]);
-        assert_eq!((again.status.code(), errors(&again).as_str()), (Some(0), "the schema is up to date\n"));
+        assert_eq!((again.status.code(), stderr(&again).as_str()), (Some(0), "the schema is up to date\n"));
     }
     works(&server, &token);
     assert_eq!(server.client(&token).ids(), [1]);

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use crate::support::tools::python_tool;
+use crate::support::tools::{python_tool, succeed};
 use crate::support::{Client, Engine, StopOnDrop, Store, wait_for, wait_until};
 
 /// Number of concurrent writers.
@@ -49,9 +49,7 @@ fn replica(store: &Store) -> String {
 /// Returns the table that a backup of a store prints, with the digests of all rows.
 fn digests(store: &Store, url: &str) -> String {
     let _ = fs::remove_file(store.directory().join("backup.db"));
-    let output = store.run(&["backup", "backup.db", "--store", url]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    succeed(&mut store.command(&["backup", "backup.db", "--store", url]))
 }
 
 /// Creates plants with ids from `first` on, of which each writer takes every fourth in order, until `during` has returned

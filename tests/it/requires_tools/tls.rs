@@ -12,6 +12,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING, frame, head};
 use crate::support::issuer::Authority;
+use crate::support::tools::succeed;
 use crate::support::{
     Client, Connection, Engine, JSON, Server, Store, TIMEOUT, Terminal, engine_test, wait_for, wait_until,
 };
@@ -106,14 +107,9 @@ impl TlsFiles {
     /// Runs `curl` with these arguments, and returns its output and the protocol version.
     #[track_caller]
     fn curl(&self, arguments: &[&str]) -> String {
-        let output = Command::new("curl")
-            .args(["-sS", "--max-time", "30", "--write-out", " HTTP/%{http_version}", "--cacert"])
-            .arg(self.authority.file())
-            .args(arguments)
-            .output()
-            .expect("curl runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--max-time", "30", "--write-out", " HTTP/%{http_version}", "--cacert"]);
+        succeed(curl.arg(self.authority.file()).args(arguments))
     }
 }
 
@@ -491,8 +487,7 @@ fn plain_http_on_a_tls_port_gets_a_clear_error() {
     let server = files.serve(&store, &[]);
     for bytes in [LIVEZ, crate::support::http2::PREFACE, b"nonsense"] {
         let mut connection = Connection::open(server.address());
-        connection.send(bytes);
-        let response = connection.read_response(false);
+        let response = connection.ask(bytes);
         assert_eq!(response.error(), 40007);
         assert_eq!(response.message(), "this port is encrypted: write https:// in place of http://");
         assert_eq!(response.header("strict-transport-security"), None);

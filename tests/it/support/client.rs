@@ -49,6 +49,13 @@ impl Connection {
         &self.stream
     }
 
+    /// Sends a request and reads the next response, which is not that to a HEAD request.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, bytes: impl AsRef<[u8]>) -> Response {
+        self.send(bytes);
+        self.read_response(false)
+    }
+
     /// Reads one response; `to_head` for the response to a HEAD request, which has no body.
     #[track_caller]
     pub(crate) fn read_response(&mut self, to_head: bool) -> Response {

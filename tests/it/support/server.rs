@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use tempfile::TempDir;
 
 use super::postgres::{HeldSession, runs_on_citus};
-use super::tools::assert_declared;
+use super::tools::{assert_declared, succeed};
 use super::{Client, Cluster, Engine, Metrics, TIMEOUT, TcpProxy, wait_for, wait_until};
 
 /// `--store-timeout` of servers whose test does not set it. On a machine that is busy with other tests, a statement may
@@ -79,8 +79,7 @@ impl<'a> Store<'a> {
         let store = Self::undistributed(cluster);
         if !workers.is_empty() {
             cluster.connect_workers(&store.database().name, workers);
-            let migrated = store.run(&["migrate", "--distribute", "citus"]);
-            assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+            succeed(&mut store.command(&["migrate", "--distribute", "citus"]));
         }
         store
     }
@@ -274,9 +273,8 @@ impl<'a> Store<'a> {
     /// Creates a token for a user, and the store if it does not exist.
     #[track_caller]
     pub(crate) fn token(&self, user: &str, more: &[&str]) -> String {
-        let output = self.run(&[&["token", "create", "--create", "--user", user], more].concat());
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("text").trim_end().to_owned()
+        let arguments = [&["token", "create", "--create", "--user", user], more].concat();
+        succeed(&mut self.command(&arguments)).trim_end().to_owned()
     }
 
     /// Inserts `count` plants for the first user. `name` is the prefix of their names.

@@ -7,14 +7,15 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use super::{Operator, PASSWORD, error_of, errors, succeeded, works};
+use super::{Operator, PASSWORD, error_of, succeeded, works};
+use crate::support::transfer::stderr;
 use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Store, wait_until};
 
 /// Returns the error of a command that must fail without a retry.
 #[track_caller]
 fn error_without_retry(operator: &Operator, arguments: &[&str]) -> String {
     let output = operator.command(arguments).output().unwrap();
-    assert!(!errors(&output).contains("retrying"), "{}", errors(&output));
+    assert!(!stderr(&output).contains("retrying"), "{}", stderr(&output));
     error_of(&output)
 }
 
@@ -182,11 +183,11 @@ fn database_on_another_machine_that_is_not_verified_logs_one_warning() {
         server.stop();
         assert_eq!(warnings(&server.log()), expected, "{}", server.log());
         let output = node.command(&["user", "list"]).output().unwrap();
-        assert_eq!(warnings(&errors(&output)), expected, "{}", errors(&output));
+        assert_eq!(warnings(&stderr(&output)), expected, "{}", stderr(&output));
     }
     let verified =
         Operator::at(format!("{elsewhere}?sslmode=verify-full")).command(&["user", "list"]).output().unwrap();
-    assert_eq!(warnings(&errors(&verified)), 0, "{}", errors(&verified));
+    assert_eq!(warnings(&stderr(&verified)), 0, "{}", stderr(&verified));
 }
 
 #[test]
@@ -294,8 +295,8 @@ fn password_is_never_printed() {
         assert_eq!(server.log().contains(warning), warned, "{}", server.log());
         let output = node.command(&[&["token", "list"], arguments].concat()).output().unwrap();
         succeeded(&output);
-        assert!(!errors(&output).contains(PASSWORD), "{}", errors(&output));
-        assert_eq!(errors(&output).contains(warning), warned, "{}", errors(&output));
+        assert!(!stderr(&output).contains(PASSWORD), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains(warning), warned, "{}", stderr(&output));
     }
     let node = Operator::at(&bare);
     let mut command = node.command(&["serve", "--listen", "127.0.0.1:0", "--store", &bare]);

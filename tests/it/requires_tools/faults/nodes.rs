@@ -91,8 +91,7 @@ fn exactly_one_of_many_creates_on_several_nodes_succeeds() {
                     let headers = [("Content-Type", "application/json")];
                     let bytes = ada.bytes("POST", "/plants", &headers, Some(plant(id, &name).as_bytes()));
                     barrier.wait();
-                    connection.send(bytes);
-                    let response = connection.read_response(false);
+                    let response = connection.ask(bytes);
                     assert!(response.status == 200 || response.error() == 40900, "{}", response.wire());
                     results.push((id, name, response.status == 200));
                 }
