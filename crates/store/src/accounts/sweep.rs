@@ -13,8 +13,8 @@ pub const SWEEP_DELAY: Duration = Duration::from_secs(3);
 
 /// Maximum number of rows removed in one transaction.
 const STEP: i64 = 2_000;
-/// Seconds after which the row of an inactive writer of PostgreSQL is removed.
-const WRITER_LIFETIME: i64 = 86_400;
+/// Microseconds after which the row of an inactive writer of PostgreSQL is removed.
+const WRITER_LIFETIME: i64 = 86_400_000_000;
 
 impl Store {
     /// Removes some rows of deleted users (plants and keys; on PostgreSQL also rows of writers that ended) and returns their
@@ -33,6 +33,8 @@ impl Store {
         const HAS_ROWS: &str = "
             SELECT EXISTS (SELECT 1 FROM plants WHERE user_id = $1)
               OR EXISTS (SELECT 1 FROM idempotency_keys WHERE user_id = $1)";
+        // The rows of writers have negative ids, and the time of their last commit in microseconds.
+        const WRITERS: &str = "DELETE FROM collections WHERE user_id < 0 AND version < $1";
         const FINISH: &str = "DELETE FROM departed_users WHERE user_id = $1";
         if !self.is_sweepable().await? {
             return Ok(0);
@@ -40,8 +42,7 @@ impl Store {
         let removing = self.transaction(Origin::Operator, |transaction| async move {
             let now = transaction.now().await?;
             if transaction.has_collections() {
-                let before = now / 1_000 - WRITER_LIFETIME;
-                transaction.execute("DELETE FROM writers WHERE seen_at < $1", &[&before]).await?;
+                transaction.execute(WRITERS, &[&(now * 1_000 - WRITER_LIFETIME)]).await?;
             }
             let departed = now - i64::try_from(SWEEP_DELAY.as_millis()).unwrap_or(i64::MAX);
             while let Some(user) = transaction.find::<i64>(DEPARTED, &[&departed]).await? {
@@ -68,8 +69,9 @@ impl Store {
         // ORDER BY an index prevents a parallel scan.
         const DEPARTED: &str = "SELECT user_id FROM departed_users ORDER BY user_id LIMIT 1";
         const WRITERS: &str = "
-            SELECT writer_id FROM writers WHERE seen_at < CAST(extract(epoch FROM now()) AS bigint) - CAST($1 AS bigint)
-            ORDER BY writer_id LIMIT 1";
+            SELECT user_id FROM collections
+            WHERE user_id < 0 AND version < CAST(extract(epoch FROM now()) * 1000000 AS bigint) - CAST($1 AS bigint)
+            ORDER BY user_id LIMIT 1";
         if !self.read::<i64>(DEPARTED, &[]).await?.is_empty() {
             return Ok(true);
         }

@@ -1,17 +1,16 @@
-//! Schema of the database: recognition, and forward-only migrations that nodes may start concurrently.
+//! Start of the engine: the first connection, and the schema with its forward-only migrations, which nodes may start concurrently.
+//! Transient errors are retried.
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::connector::KEEPALIVES;
-use super::database_error::{DatabaseError, NO_RESPONSE, describe};
-use super::dialect::{Dialect, execute_each};
-use super::placement::place_new_tables;
+use super::citus::{Dialect, execute_each, place_new_tables};
+use super::connect::{ConnectionRole, Connector, DatabaseError, KEEPALIVES, NO_RESPONSE, backoff, describe};
 use crate::error::OpenError;
-use crate::options::{SchemaChange, report_migration};
+use crate::options::{OpenOptions, SchemaChange, report_migration};
 use crate::url::StoreUrl;
 
 /// A migration. A released migration is never changed.
@@ -42,15 +41,67 @@ const LOCK: i64 = 0x504C_4E54;
 /// Timeout of the schema check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Timeout for a database that is not reachable yet.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of retries after a transient error, such as a lost connection or a deadlock.
+const SCHEMA_RETRIES: u32 = 5;
+
+/// Connects to a database and prepares its schema. Also returns its kind, and true if the schema is new.
+pub(crate) async fn start(
+    connector: &Connector,
+    url: &StoreUrl,
+    options: &OpenOptions,
+) -> Result<(Client, Dialect, bool), OpenError> {
+    let mut failures = 0;
+    loop {
+        let (client, dialect) = connect(connector, url, options.await_server).await?;
+        match prepare(&client, dialect, url, options.schema_change).await {
+            Ok(created) => return Ok((client, dialect, created)),
+            Err(failure) if failure.is_transient && failures < SCHEMA_RETRIES => {
+                tracing::warn!(error = %failure.error, "cannot prepare the schema: retrying");
+                sleep(backoff(failures)).await;
+                failures += 1;
+            }
+            Err(failure) => return Err(failure.error),
+        }
+    }
+}
+
+/// Connects. Retries if the server is temporarily unavailable, and with `await_server` also if it is unreachable.
+async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> Result<(Client, Dialect), OpenError> {
+    let deadline = Instant::now() + CONNECT_TIMEOUT;
+    let mut failures = 0;
+    loop {
+        match connector.connect(ConnectionRole::Admin).await {
+            Ok(opened) => {
+                tokio::spawn(opened.driver);
+                return Ok((opened.client, opened.dialect));
+            }
+            Err(failure)
+                if failure.is_transient()
+                    && (await_server || failure.is_from_server())
+                    && Instant::now() < deadline =>
+            {
+                if failures == 0 {
+                    tracing::warn!(store = %url, error = failure.describe(), "cannot connect to the database: retrying");
+                }
+                sleep(backoff(failures)).await;
+                failures += 1;
+            }
+            Err(failure) => return Err(OpenError::Unreachable(url.clone(), failure.describe())),
+        }
+    }
+}
+
 /// Error of preparing a schema.
-pub(super) struct PrepareError {
-    pub(super) error: OpenError,
+struct PrepareError {
+    error: OpenError,
     /// True if another attempt, on another connection, may succeed.
-    pub(super) is_transient: bool,
+    is_transient: bool,
 }
 
 /// Creates or migrates the schema if that is allowed. Returns true if it is new.
-pub(super) async fn prepare(
+async fn prepare(
     client: &Client,
     dialect: Dialect,
     url: &StoreUrl,

@@ -4,14 +4,12 @@
 //!
 //! - `user_id = ANY($1)` selects the shards, and with them the workers. On PostgreSQL it would multiply the look-ups in the index.
 //! - `INSERT … SELECT` takes the user id from a distributed table, so that each worker inserts the rows of its own shards.
-//! - Rows are returned as they are, because arrays would be aggregated by an additional query.
-//! - Statements must not need rows of two users, which may be on different workers. Those that do are marked `not_on_citus`;
-//!   see `WriterTask::execute_on_citus`.
+//! - Statements must not need rows of two users, which may be on different workers. The one that does is marked `not_on_citus`.
 
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};
 
-use super::dialect::Dialect;
+use super::citus::Dialect;
 
 /// The prepared statements of a connection.
 pub(crate) trait Prepared: Sized + Send + Sync + 'static {
@@ -117,44 +115,34 @@ statements! {
              SELECT token_id FROM plantstore.tokens WHERE token_id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED)",
     ping:
         "SELECT user_id FROM plantstore.users LIMIT 1",
-    // Affects no row if this commit, or any but the expected one, was the last.
-    store_commit_id:
-        "INSERT INTO plantstore.writers (writer_id, commit_id, seen_at)
-         VALUES ($1, $2, extract(epoch FROM now())::bigint)
-         ON CONFLICT (writer_id) DO UPDATE SET commit_id = excluded.commit_id, seen_at = excluded.seen_at
-         WHERE writers.commit_id = $3",
-    // A write, so that its commit waits for the standby: a commit id that only this server has may be lost in a failover.
-    read_commit_id:
-        "UPDATE plantstore.writers SET seen_at = seen_at WHERE writer_id = $1 RETURNING commit_id",
-    // Waits until no transaction has locked the rows of these users.
-    lock_users:
-        "UPDATE plantstore.collections SET version = version WHERE user_id = ANY($1::bigint[])",
+    create_writer:
+        "INSERT INTO plantstore.collections (user_id, version) VALUES ($1, 0) ON CONFLICT (user_id) DO NOTHING",
     // Uses the index and thus the order of users, so that two nodes that change the same users do not deadlock. The row of a user
-    // is locked until the commit. For the versions see `next_version`.
+    // is locked until the commit. For the versions see `next_version`. The row of the writer `$2` gets the commit id `$3`, and
+    // is not returned if it does not contain `$4`, the commit before.
     advance_versions:
         "UPDATE plantstore.collections
-         SET version = greatest(version + 1, (extract(epoch FROM now()) * 1000000)::bigint)
-         WHERE user_id = ANY($1::bigint[]) RETURNING user_id",
+         SET version = CASE WHEN user_id = $2 THEN $3 ELSE greatest(version + 1, (extract(epoch FROM now()) * 1000000)::bigint) END
+         WHERE user_id = ANY($1::bigint[]) AND (user_id <> $2 OR version = $4) RETURNING user_id",
+    // Waits until no transaction has locked these rows. A write, so that its commit waits for the standby: a commit id that only
+    // this server has may be lost in a failover.
+    lock_users:
+        "UPDATE plantstore.collections SET version = version WHERE user_id = ANY($1::bigint[]) RETURNING user_id, version",
     delete:
-        "WITH deleted AS (
-           DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
-           JOIN plantstore.collections ON collections.user_id = batch.user_id
-           WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
-           RETURNING plants.user_id, plants.plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id) FROM deleted"
+        "DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
+         WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
+         RETURNING plants.user_id, plants.plant_id"
         on_citus
         "DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
          WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id AND plants.user_id = ANY($1::bigint[])
          RETURNING plants.user_id, plants.plant_id",
     create:
-        "WITH inserted AS (
-           INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
-           SELECT batch.user_id, batch.plant_id, batch.name, batch.tag, collections.version
-           FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
-           JOIN plantstore.collections ON collections.user_id = batch.user_id
-           ON CONFLICT (user_id, plant_id) DO NOTHING
-           RETURNING user_id, plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id) FROM inserted"
+        "INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
+         SELECT batch.user_id, batch.plant_id, batch.name, batch.tag, collections.version
+         FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
+         JOIN plantstore.collections ON collections.user_id = batch.user_id
+         ON CONFLICT (user_id, plant_id) DO NOTHING
+         RETURNING user_id, plant_id"
         on_citus
         "INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
          SELECT collections.user_id, batch.plant_id, batch.name, batch.tag, collections.version
@@ -163,58 +151,18 @@ statements! {
          WHERE collections.user_id = ANY($1::bigint[])
          ON CONFLICT (user_id, plant_id) DO NOTHING
          RETURNING user_id, plant_id",
-    // The outcomes stored under the keys of a batch. The rows are locked, so that no node sweeps them before the statements below
-    // read them. now() is the same in all statements of a transaction. `expires_at + 0` prevents the use of the index on
-    // expires_at, whatever the statistics were when the statement was planned.
+    // The outcomes stored under the keys of a batch. now() is the same in all statements of a transaction. `expires_at + 0`
+    // prevents the use of the index on expires_at, whatever the statistics were when the statement was planned.
     find_keys:
-        "SELECT requested.user_id, requested.key, known.fingerprint, known.outcome, known.message
+        "SELECT stored.user_id, stored.key, stored.fingerprint, stored.outcome, stored.message
          FROM unnest($1::bigint[], $2::bytea[]) AS requested (user_id, key)
-         CROSS JOIN LATERAL (
-           SELECT fingerprint, outcome, message FROM plantstore.idempotency_keys AS stored
-           WHERE stored.user_id = requested.user_id AND stored.key = requested.key
-             AND stored.expires_at + 0 > extract(epoch FROM now())::bigint FOR KEY SHARE) AS known"
+         JOIN plantstore.idempotency_keys AS stored ON stored.user_id = requested.user_id AND stored.key = requested.key
+         WHERE stored.expires_at + 0 > extract(epoch FROM now())::bigint"
         on_citus
         "SELECT stored.user_id, stored.key, stored.fingerprint, stored.outcome, stored.message
          FROM unnest($1::bigint[], $2::bytea[]) AS requested (user_id, key)
          JOIN plantstore.idempotency_keys AS stored ON stored.user_id = requested.user_id AND stored.key = requested.key
          WHERE stored.user_id = ANY($1::bigint[]) AND stored.expires_at + 0 > extract(epoch FROM now())::bigint",
-    // Writes with a key, or to another user's plants. Only those are executed whose key is new and whose user and owner exist.
-    // Of several equal writes, the first succeeds.
-    delete_checked:
-        "WITH requested AS (
-           SELECT batch.owner_id, batch.plant_id
-           FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[]) AS batch (user_id, key, owner_id, plant_id)
-           JOIN plantstore.collections AS writing_user ON writing_user.user_id = batch.user_id
-           JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
-           WHERE NOT EXISTS (
-             SELECT 1 FROM plantstore.idempotency_keys AS known
-             WHERE known.user_id = batch.user_id AND known.key = batch.key
-               AND known.expires_at + 0 > extract(epoch FROM now())::bigint)),
-         deleted AS (
-           DELETE FROM plantstore.plants USING requested
-           WHERE plants.user_id = requested.owner_id AND plants.plant_id = requested.plant_id
-           RETURNING plants.user_id, plants.plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM deleted"
-        not_on_citus,
-    create_checked:
-        "WITH requested AS (
-           SELECT batch.owner_id, batch.plant_id, batch.name, batch.tag, owner.version, batch.ordinal
-           FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bigint[], $5::text[], $6::text[])
-             WITH ORDINALITY AS batch (user_id, key, owner_id, plant_id, name, tag, ordinal)
-           JOIN plantstore.collections AS writing_user ON writing_user.user_id = batch.user_id
-           JOIN plantstore.collections AS owner ON owner.user_id = batch.owner_id
-           WHERE NOT EXISTS (
-             SELECT 1 FROM plantstore.idempotency_keys AS known
-             WHERE known.user_id = batch.user_id AND known.key = batch.key
-               AND known.expires_at + 0 > extract(epoch FROM now())::bigint)),
-         inserted AS (
-           INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
-           SELECT DISTINCT ON (owner_id, plant_id) owner_id, plant_id, name, tag, version FROM requested
-           ORDER BY owner_id, plant_id, ordinal
-           ON CONFLICT (user_id, plant_id) DO NOTHING
-           RETURNING user_id, plant_id)
-         SELECT array_agg(user_id), array_agg(plant_id), (SELECT count(*) FROM requested) FROM inserted"
-        not_on_citus,
     // Replaces expired keys. For a key that has not expired the outcome becomes NULL, which violates a constraint and aborts the
     // transaction. The time is that of the new row, because Citus allows no functions here.
     store_keys:

@@ -292,7 +292,7 @@ impl Importer {
         let BatchOwners { ids, new_users } = self.owners(batch).await?;
         let key_of = |row: &ImportRow| (ids[row.owner.as_str()], row.plant.id.get());
         let owners: BTreeSet<i64> = ids.values().copied().collect();
-        client.execute(&self.statements.advance_versions, &[&Vec::from_iter(owners)]).await?;
+        client.execute(&self.statements.advance_versions, &[&Vec::from_iter(owners), &0_i64, &0_i64, &0_i64]).await?;
         // Only the first of several rows with the same key is sent.
         let mut firsts = HashMap::new();
         for (index, row) in batch.iter().enumerate() {

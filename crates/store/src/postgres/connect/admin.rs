@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
-use super::connection_role::ConnectionRole;
-use super::connector::{Connector, OpenConnection};
-use super::database_error::{NO_RESPONSE, certainly_not_committed, store_error};
-use super::dialect::Dialect;
+use super::connector::{ConnectionRole, Connector, OpenConnection};
+use super::error::{NO_RESPONSE, certainly_not_committed, store_error};
 use crate::error::StoreError;
+use crate::postgres::citus::Dialect;
 
 pub(crate) struct AdminConnection {
     pub(crate) client: Arc<Client>,
@@ -23,7 +22,7 @@ impl AdminConnection {
         Self { client: Arc::new(client), dialect, timeout }
     }
 
-    pub(super) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
+    pub(in crate::postgres) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
         let connected = connector.connect(ConnectionRole::Admin).await;
         let OpenConnection { client, driver, dialect, .. } =
             connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;

@@ -1,57 +1,66 @@
 //! Writer task: drains the write queue into transactions on its own connection.
 //!
 //! The statements of a transaction are pipelined. The commit, together with the outcomes for idempotency keys, is sent after
-//! their responses, so that only a commit can be in doubt. Each transaction stores a random commit id in the
-//! writer's row. If the connection is lost during a commit, the next attempt waits for the lock of the row and reads the commit id. If
-//! it is that of the lost commit, the commit has succeeded; otherwise the transaction is executed again. So exactly one of the two
-//! attempts is committed, and its outcomes are known. `docs/design/group-commit.md` has the protocol.
+//! their responses, so that only a commit can be in doubt. Each transaction stores its commit id in the writer's row. If the
+//! connection is lost during a commit, the next attempt waits for the lock of the row and reads the commit id. If it is that of the
+//! lost commit, the commit has succeeded; otherwise the transaction is executed again. So exactly one of the two attempts is
+//! committed, and its outcomes are known. `docs/design/group-commit.md` has the protocol.
+//!
+//! The writer's row is a row of `collections` with a negative id. The statement that locks the rows of the users also stores the
+//! commit id.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::join;
+use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::batch_collector::BatchCollector;
-use super::batch_statements::{BatchResponses, Decision, KeyOutcomes, Writes};
-use super::connection::{DatabaseConnection, DatabaseSession, pause_for_worker};
-use super::connection_role::ConnectionRole;
-use super::connector::{Connector, lock_timeout};
-use super::database_error::{DatabaseError, NO_RESPONSE, certainly_not_committed, describe, is_rejection};
-use super::dialect::{Dialect, execute_each};
-use super::metrics::PostgresMetrics;
+use super::batch::{ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple};
+use super::collector::BatchCollector;
 use crate::error::StoreError;
 use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
+use crate::postgres::citus::{Dialect, execute_each};
+use crate::postgres::connect::{
+    ConnectionRole, Connector, DatabaseConnection, DatabaseError, DatabaseSession, NO_RESPONSE,
+    certainly_not_committed, describe, is_rejection, lock_timeout, pause_for_worker,
+};
+use crate::postgres::metrics::PostgresMetrics;
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// Additional time for a commit beyond the timeout, because an abandoned commit is in doubt.
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
+/// Time without a commit after which the writer creates another row, because its row may have been removed.
+const ROW_LIFETIME: Duration = Duration::from_secs(60 * 60);
 /// Time that a caller waits longer than the writer, so that the writer reports the outcome.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
 
 /// Handle of the writer task.
-pub(super) struct Writer {
+pub(in crate::postgres) struct Writer {
     queue: WriteQueue,
     connection: Arc<DatabaseConnection>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
-    pub(super) fn start(connector: &Arc<Connector>, capacity: usize, metrics: &Arc<PostgresMetrics>) -> Self {
+    pub(in crate::postgres) fn start(
+        connector: &Arc<Connector>,
+        capacity: usize,
+        metrics: &Arc<PostgresMetrics>,
+    ) -> Self {
         let (queue, jobs) = WriteQueue::new(capacity, Timeouts::both(connector.timeout + REPLY_MARGIN));
         let connection = Arc::new(DatabaseConnection::new(connector, ConnectionRole::Write));
         let task = WriterTask {
             connection: Arc::clone(&connection),
             timeout: connector.timeout,
-            id: random(),
-            last: 0,
+            row: WriterRow::new(),
             took: Duration::ZERO,
             limit_waits_on_citus: limit_waits_on_citus(connector.timeout),
             lost_worker: false,
@@ -61,12 +70,12 @@ impl Writer {
         Self { queue, connection, task: Mutex::new(Some(task)) }
     }
 
-    pub(super) fn queue(&self) -> &WriteQueue {
+    pub(in crate::postgres) fn queue(&self) -> &WriteQueue {
         &self.queue
     }
 
     /// Checks that the writer is running and has its connection.
-    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+    pub(in crate::postgres) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.queue.is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
@@ -74,7 +83,7 @@ impl Writer {
     }
 
     /// Closes the queue and waits until all queued jobs have replies.
-    pub(super) async fn finish(&self) {
+    pub(in crate::postgres) async fn finish(&self) {
         self.queue.stop().await;
         if let Some(task) = self.task.lock().await.take() {
             let _ = task.await;
@@ -90,9 +99,28 @@ async fn exit_on_panic(writer: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-fn random() -> i64 {
-    // The system's random source does not fail after boot.
-    getrandom::u64().expect("the system's random source").cast_signed()
+/// The writer's row in the database. Another one is used after an unknown outcome.
+struct WriterRow {
+    id: i64,
+    /// Id of the last commit, which the row must contain; 0 before the first commit creates the row.
+    last: i64,
+}
+
+impl WriterRow {
+    fn new() -> Self {
+        // The system's random source does not fail after boot.
+        let random = getrandom::u64().expect("the system's random source").cast_signed();
+        Self { id: random | i64::MIN, last: 0 }
+    }
+
+    /// Returns the id of the next commit: the time in microseconds, so that rows without recent commits can be removed.
+    fn next_commit(&mut self) -> i64 {
+        let now = Timestamp::now().as_microsecond();
+        if self.last > 0 && u128::from(now.abs_diff(self.last)) > ROW_LIFETIME.as_micros() {
+            *self = Self::new();
+        }
+        now.max(self.last + 1)
+    }
 }
 
 /// Returns the statement that limits the waits of a transaction on workers of Citus. The settings of a session do not apply
@@ -104,10 +132,7 @@ fn limit_waits_on_citus(timeout: Duration) -> String {
 struct WriterTask {
     connection: Arc<DatabaseConnection>,
     timeout: Duration,
-    /// Id of the writer's row. It changes after an unknown outcome.
-    id: i64,
-    /// Id of the last commit, which the row must contain.
-    last: i64,
+    row: WriterRow,
     /// Duration of the last commit.
     took: Duration,
     limit_waits_on_citus: String,
@@ -187,7 +212,7 @@ impl WriterTask {
     /// Executes all jobs in one transaction. Retries until the deadline.
     async fn commit_with_retries(&mut self, batch: &[Job]) -> Result<Vec<JobOutcome>, StoreError> {
         let deadline = Instant::now() + self.timeout;
-        let commit = random();
+        let commit = self.row.next_commit();
         // The outcomes of a commit that got no response.
         let mut in_doubt = None;
         // The first attempt may have used a connection to another server that was lost long before.
@@ -199,14 +224,15 @@ impl WriterTask {
             };
             match self.attempt(&session, commit, batch, &mut in_doubt, deadline).await {
                 AttemptResult::Committed(outcomes) => {
-                    self.last = commit;
+                    self.row.last = commit;
                     return Ok(outcomes);
                 }
                 AttemptResult::InDoubt => session.discard(),
                 AttemptResult::CommitLost => {
                     // The database was restored to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
-                    (self.id, self.last, in_doubt) = (random(), 0, None);
+                    self.row = WriterRow::new();
+                    in_doubt = None;
                 }
                 AttemptResult::Failed(fault) => match fault {
                     DatabaseError::Permanent(error) => return Err(self.give_up(in_doubt.is_some(), error)),
@@ -238,7 +264,7 @@ impl WriterTask {
         }
         tracing::warn!(%error, "commit outcome unknown");
         // The in-doubt commit may still change the row.
-        (self.id, self.last) = (random(), 0);
+        self.row = WriterRow::new();
         StoreError::OutcomeUnknown("the connection to the database was lost during the commit")
     }
 
@@ -268,18 +294,9 @@ impl WriterTask {
             },
             Err(_) => return failed(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
         };
-        let outcomes = match executed {
-            ExecutionResult::Ready(outcomes) => outcomes,
-            ExecutionResult::CommitIdMismatch => {
-                let resolved = self.resolve_in_doubt(session, commit, batch, in_doubt, deadline).await;
-                return resolved.unwrap_or_else(failed);
-            }
-            ExecutionResult::Inconsistent => {
-                let again = || {
-                    AttemptResult::Failed(DatabaseError::Retryable("a key changed although it was locked".to_owned()))
-                };
-                return self.roll_back(session, deadline).await.map_or_else(failed, |()| again());
-            }
+        let Some(outcomes) = executed else {
+            let resolved = self.resolve_in_doubt(session, commit, batch, in_doubt, deadline).await;
+            return resolved.unwrap_or_else(failed);
         };
         // The commit id is stored, so an earlier attempt was not committed and never will be.
         *in_doubt = None;
@@ -297,88 +314,51 @@ impl WriterTask {
         }
     }
 
-    /// Executes the transaction except for its end.
-    async fn execute(&self, session: &DatabaseSession, commit: i64, batch: &[Job]) -> Result<ExecutionResult, Error> {
+    /// Executes the transaction except for its end. `None` if the writer's row does not contain the expected commit id.
+    async fn execute(
+        &self,
+        session: &DatabaseSession,
+        commit: i64,
+        batch: &[Job],
+    ) -> Result<Option<Vec<JobOutcome>>, Error> {
+        let opening = Opening::of(batch, self.row.id);
+        let (opened, changed) = if batch.iter().all(is_simple) {
+            let writes = PlantWrites::of(batch);
+            // The statements are polled and thus sent in this order, without waiting for each other.
+            let (opened, changed) = join!(self.open(session, commit, &opening), change_plants(session, &writes));
+            // The first error is the cause of the others.
+            (opened?, changed?)
+        } else {
+            let opened = self.open(session, commit, &opening).await?;
+            let executed = batch.iter().filter(|job| matches!(opened.outcome(job), Ok(None)));
+            let changed = change_plants(session, &PlantWrites::of(executed)).await?;
+            (opened, changed)
+        };
+        if opened.has(self.row.id) { changed.outcomes(&opened, batch).map(Some) } else { Ok(None) }
+    }
+
+    /// Begins the transaction, stores the commit id, locks the rows of the users and looks up the keys.
+    async fn open(&self, session: &DatabaseSession, commit: i64, opening: &Opening<'_>) -> Result<Opened, Error> {
+        let DatabaseSession { client, statements, .. } = session;
+        let WriterRow { id, last } = self.row;
+        let (begun, created, locked, new, known) = join!(
+            self.begin(session),
+            query(last == 0, client, &statements.create_writer, [&id]),
+            query(true, client, &statements.advance_versions, [opening.users(), &id, &commit, &last]),
+            query(opening.has_new_users(), client, &statements.create_users, opening.new_users()),
+            query(opening.has_keys(), client, &statements.find_keys, opening.keys()),
+        );
+        begun?;
+        created?;
+        let locked = locked?;
+        Opened::read(&new?, &locked, known?)
+    }
+
+    async fn begin(&self, session: &DatabaseSession) -> Result<(), Error> {
         match session.dialect {
-            Dialect::Postgres => self.execute_on_postgres(session, commit, batch).await,
-            Dialect::Citus => self.execute_on_citus(session, commit, batch).await,
+            Dialect::Postgres => session.client.batch_execute(BEGIN).await,
+            Dialect::Citus => execute_each(&session.client, &[BEGIN, &self.limit_waits_on_citus]).await,
         }
-    }
-
-    async fn execute_on_postgres(
-        &self,
-        session: &DatabaseSession,
-        commit: i64,
-        batch: &[Job],
-    ) -> Result<ExecutionResult, Error> {
-        let (client, statements) = (&session.client, &session.statements);
-        let writes = Writes::of(batch);
-        let Writes { deletes, creates, checked_deletes, checked_creates, .. } = &writes;
-        let commit_id: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
-        // The statements are polled and thus sent in this order, without waiting for each other.
-        let (begun, stored_id, new, locked, known, deleted, checked_deleted, created, checked_created) = join!(
-            client.batch_execute(BEGIN),
-            client.execute(&statements.store_commit_id, &commit_id),
-            query(writes.has_new_users(), client, &statements.create_users, writes.new_users()),
-            query(true, client, &statements.advance_versions, writes.users()),
-            query(writes.has_keys(), client, &statements.find_keys, writes.keys()),
-            query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
-            query(checked_deletes.any(), client, &statements.delete_checked, checked_deletes.of_checked_deletes()),
-            query(creates.any(), client, &statements.create, creates.of_creates()),
-            query(checked_creates.any(), client, &statements.create_checked, checked_creates.of_checked_creates()),
-        );
-        // The first error is the cause of the others.
-        begun?;
-        if stored_id? == 0 {
-            return Ok(ExecutionResult::CommitIdMismatch);
-        }
-        let (new, locked, known, deleted, checked_deleted) = (new?, locked?, known?, deleted?, checked_deleted?);
-        let (created, checked_created) = (created?, checked_created?);
-        let decided_by = Decision::Database;
-        let responses =
-            BatchResponses { new, locked, known, deleted, created, checked_deleted, checked_created, decided_by };
-        Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
-    }
-
-    /// Executes the same in two steps, because no statement can read the rows of two users, who may be on different workers. In
-    /// between, the node decides which writes are executed. The rows of all users are locked by then, so no other node changes
-    /// their keys.
-    async fn execute_on_citus(
-        &self,
-        session: &DatabaseSession,
-        commit: i64,
-        batch: &[Job],
-    ) -> Result<ExecutionResult, Error> {
-        let (client, statements) = (&session.client, &session.statements);
-        let writes = Writes::of(batch);
-        let commit_id: [&(dyn ToSql + Sync); 3] = [&self.id, &commit, &self.last];
-        let first = [BEGIN, &self.limit_waits_on_citus];
-        let (begun, stored_id, new, locked, known) = join!(
-            execute_each(client, &first),
-            client.execute(&statements.store_commit_id, &commit_id),
-            query(writes.has_new_users(), client, &statements.create_users, writes.new_users()),
-            query(writes.has_users(), client, &statements.advance_versions, writes.users()),
-            query(writes.has_keys(), client, &statements.find_keys, writes.keys()),
-        );
-        begun?;
-        if stored_id? == 0 {
-            return Ok(ExecutionResult::CommitIdMismatch);
-        }
-        let (new, locked, known) = (new?, locked?, known?);
-        let Writes { deletes, creates, checked_deletes, checked_creates, .. } =
-            &Writes::executable(batch, &locked, &known)?;
-        let (deleted, checked_deleted, created, checked_created) = join!(
-            query(deletes.any(), client, &statements.delete, deletes.of_deletes()),
-            query(checked_deletes.any(), client, &statements.delete, checked_deletes.of_deletes()),
-            query(creates.any(), client, &statements.create, creates.of_creates()),
-            query(checked_creates.any(), client, &statements.create, checked_creates.of_creates()),
-        );
-        let (deleted, checked_deleted, created, checked_created) =
-            (deleted?, checked_deleted?, created?, checked_created?);
-        let decided_by = Decision::Node;
-        let responses =
-            BatchResponses { new, locked, known, deleted, created, checked_deleted, checked_created, decided_by };
-        Ok(responses.outcomes(batch)?.map_or(ExecutionResult::Inconsistent, ExecutionResult::Ready))
     }
 
     /// Handles an unexpected commit id: either the in-doubt commit has succeeded, or the database was restored.
@@ -391,22 +371,16 @@ impl WriterTask {
         deadline: Instant,
     ) -> Result<AttemptResult, DatabaseError> {
         self.roll_back(session, deadline).await?;
-        let writes = Writes::of(batch);
-        let read_mark = async {
-            match session.dialect {
-                Dialect::Postgres => session.client.batch_execute(BEGIN).await?,
-                Dialect::Citus => execute_each(&session.client, &[BEGIN, &self.limit_waits_on_citus]).await?,
-            }
-            let row = session.client.query_opt(&session.statements.read_commit_id, &[&self.id]).await?;
-            // Workers may commit after the coordinator, and readers do not see the writes until then. The rows of the users are
-            // locked as long.
-            let prepared = session.dialect == Dialect::Citus && writes.has_users();
-            query(prepared, &session.client, &session.statements.lock_users, writes.users()).await?;
+        let opening = Opening::of(batch, self.row.id);
+        let read_commit_id = async {
+            self.begin(session).await?;
+            let rows = session.client.query(&session.statements.lock_users, &[opening.users()]).await?;
             session.client.batch_execute("COMMIT").await?;
-            row.map(|row| row.try_get::<_, i64>(0)).transpose()
+            let ids = rows.iter().map(|row| Ok((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?)));
+            Ok(ids.collect::<Result<HashMap<_, _>, Error>>()?.remove(&self.row.id))
         };
-        let found =
-            timeout_at(deadline, read_mark).await.map_err(|_| DatabaseError::ConnectionLost(NO_RESPONSE.to_owned()))?;
+        let found = timeout_at(deadline, read_commit_id).await;
+        let found = found.map_err(|_| DatabaseError::ConnectionLost(NO_RESPONSE.to_owned()))?;
         let found = found.map_err(|error| DatabaseError::classify(&error))?;
         let committed = in_doubt.take_if(|_| found == Some(commit));
         Ok(committed.map_or(AttemptResult::CommitLost, AttemptResult::Committed))
@@ -419,6 +393,15 @@ impl WriterTask {
             Err(_) => Err(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
         }
     }
+}
+
+async fn change_plants(session: &DatabaseSession, writes: &PlantWrites<'_>) -> Result<ChangedPlants, Error> {
+    let DatabaseSession { client, statements, .. } = session;
+    let (deleted, created) = join!(
+        query(writes.deletes.any(), client, &statements.delete, writes.deletes.values()),
+        query(writes.creates.any(), client, &statements.create, writes.of_creates()),
+    );
+    Ok(ChangedPlants { deleted: changed_plants(&deleted?)?, created: changed_plants(&created?)? })
 }
 
 /// Stores the outcomes under their keys and commits. The error `None` means that the commit is in doubt.
@@ -447,16 +430,6 @@ async fn commit_transaction(
     }
 }
 
-/// Result of a transaction before its commit.
-enum ExecutionResult {
-    /// The outcomes can be stored under their keys and committed.
-    Ready(Vec<JobOutcome>),
-    /// The row of the writer contains another commit than expected.
-    CommitIdMismatch,
-    /// The statements read different keys, although the keys are locked.
-    Inconsistent,
-}
-
 /// Result of one attempt.
 enum AttemptResult {
     /// Committed by this attempt or by the previous one.
@@ -482,7 +455,7 @@ async fn query<const N: usize>(
     wanted: bool,
     client: &Client,
     statement: &Statement,
-    values: [&(dyn ToSql + Sync); N],
+    values: Values<'_, N>,
 ) -> Result<Vec<Row>, Error> {
     if wanted { client.query(statement, &values).await } else { Ok(Vec::new()) }
 }

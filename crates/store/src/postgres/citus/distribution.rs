@@ -1,13 +1,19 @@
-//! Placement of the tables on the workers of Citus.
+//! Distribution of a database over the workers of Citus, by an operator, and placement of its tables.
 //!
-//! The rows of a user are on one worker. Every server has a copy of the tables that all requests read. The rows of writers are on
-//! the coordinator, and known to Citus: only then does it commit them together with rows on workers, in two phases.
+//! The rows of a user are on one worker. Every server has a copy of the tables that all requests read.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
-use super::dialect::Dialect;
+use super::dialect::{Dialect, PLANNER_SETTINGS};
+use crate::error::OpenError;
+use crate::options::{OpenOptions, SchemaChange};
+use crate::postgres::connect::{Connector, SEARCH_PATH};
+use crate::postgres::schema::{self, explain};
+use crate::url::{PostgresUrl, StoreUrl};
 
 /// Tables that are distributed by the user id. Equal ids are on the same worker.
 const BY_USER: [&str; 3] = ["collections", "plants", "idempotency_keys"];
@@ -33,7 +39,7 @@ impl fmt::Display for Placement {
 }
 
 impl Placement {
-    pub(super) fn of(table: &str) -> Self {
+    pub(in crate::postgres) fn of(table: &str) -> Self {
         match table {
             table if ON_COORDINATOR.contains(&table) => Self::Coordinator,
             table if BY_USER.contains(&table) => Self::Distributed,
@@ -61,7 +67,7 @@ pub struct PlacedTable {
 }
 
 /// Places all tables that are not placed yet, in the open transaction.
-pub(super) async fn place_tables(client: &Client) -> Result<Vec<PlacedTable>, Error> {
+pub(in crate::postgres) async fn place_tables(client: &Client) -> Result<Vec<PlacedTable>, Error> {
     // Tables that refer to others come after them; those that define shards come first. Shards of the coordinator are tables of the same schema.
     const TABLES: &str = "
         SELECT relname::text, partmethod::text, repmodel::text
@@ -104,9 +110,71 @@ async fn place(client: &Client, name: &str, placement: Placement) -> Result<(), 
 }
 
 /// Places the tables that a migration has created.
-pub(super) async fn place_new_tables(client: &Client, dialect: Dialect) -> Result<(), Error> {
+pub(in crate::postgres) async fn place_new_tables(client: &Client, dialect: Dialect) -> Result<(), Error> {
     if dialect == Dialect::Citus {
         place_tables(client).await?;
     }
     Ok(())
+}
+
+/// Distributes the tables of a database, which must have the current schema. Tables that are distributed stay as they are.
+pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<Vec<PlacedTable>, OpenError> {
+    let store_url = StoreUrl::Postgres(Box::new(url.clone()));
+    let unfit = |reason: String| OpenError::Unfit(store_url.clone(), reason);
+    let connector = Connector::new(url, timeout, &Arc::default()).map_err(unfit)?;
+    let options = OpenOptions {
+        schema_change: SchemaChange::None,
+        write_queue: 1,
+        readers: 1,
+        admin_timeout: timeout,
+        timeout,
+        await_server: false,
+    };
+    let (client, _, _) = schema::start(&connector, &store_url, &options).await?;
+    let distributing = async {
+        if let Some(reason) = missing(&client).await? {
+            return Ok(Err(reason));
+        }
+        schema::begin(&client).await?;
+        // All operations of a transaction must use the same connection to each worker.
+        client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
+        let placed = place_tables(&client).await?;
+        set_defaults(&client).await?;
+        client.batch_execute("COMMIT").await?;
+        Ok(Ok(placed))
+    };
+    let distributed: Result<_, Error> = distributing.await;
+    distributed.map_err(|error| explain(&error, &store_url))?.map_err(unfit)
+}
+
+/// Sets the defaults of the planner and the search path on all servers. The settings of a session do not apply on workers, which
+/// get operators and functions of PostgreSQL without their schema.
+async fn set_defaults(client: &Client) -> Result<(), Error> {
+    let row = client.query_one("SELECT quote_ident(current_database())", &[]).await?;
+    let database: &str = row.try_get(0)?;
+    for setting in PLANNER_SETTINGS.iter().chain([&SEARCH_PATH]) {
+        client.batch_execute(&format!("ALTER DATABASE {database} SET {setting}")).await?;
+    }
+    Ok(())
+}
+
+/// Returns what the operator has to do before tables can be distributed.
+async fn missing(client: &Client) -> Result<Option<String>, Error> {
+    const EXTENSION: &str = "SELECT count(*) > 0 FROM pg_catalog.pg_extension WHERE extname = 'citus'";
+    const SERVERS: &str = "
+        SELECT count(*) FILTER (WHERE groupid = 0) > 0, count(*) FILTER (WHERE groupid > 0 AND shouldhaveshards) > 0
+        FROM pg_catalog.pg_dist_node WHERE isactive AND noderole = 'primary'";
+    if !client.query_one(EXTENSION, &[]).await?.try_get::<_, bool>(0)? {
+        return Ok(Some(
+            "it does not have the extension Citus: run CREATE EXTENSION citus in this database on every server"
+                .to_owned(),
+        ));
+    }
+    let row = client.query_one(SERVERS, &[]).await?;
+    Ok(match (row.try_get(0)?, row.try_get(1)?) {
+        (false, _) => Some("Citus does not know its coordinator: run SELECT citus_set_coordinator_host('HOST', PORT)"),
+        (_, false) => Some("Citus has no workers: run SELECT citus_add_node('HOST', PORT) for each"),
+        (true, true) => None,
+    }
+    .map(str::to_owned))
 }

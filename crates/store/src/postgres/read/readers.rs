@@ -1,5 +1,6 @@
 //! Connections for reads. Concurrent queries are pipelined on them.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,18 +8,17 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Error, Row, Statement};
 
-use super::connection::{DatabaseConnection, DatabaseSession};
-use super::connection_role::ConnectionRole;
-use super::connector::Connector;
-use super::dialect::Dialect;
-use super::metrics::PostgresMetrics;
 use crate::error::StoreError;
+use crate::postgres::citus::Dialect;
+use crate::postgres::connect::{ConnectionRole, Connector, DatabaseConnection, DatabaseSession, describe};
+use crate::postgres::metrics::PostgresMetrics;
+use crate::sql::{ReadableValue, RowSource};
 use plantstore_telemetry::spans;
 
-pub(super) struct Readers {
+pub(in crate::postgres) struct Readers {
     connections: Vec<DatabaseConnection>,
     next: AtomicUsize,
     timeout: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn new(connector: &Arc<Connector>, count: usize, metrics: &Arc<PostgresMetrics>) -> Self {
+    pub(in crate::postgres) fn new(connector: &Arc<Connector>, count: usize, metrics: &Arc<PostgresMetrics>) -> Self {
         Self {
             connections: (0..count).map(|_| DatabaseConnection::new(connector, ConnectionRole::Read)).collect(),
             next: AtomicUsize::new(0),
@@ -35,17 +35,17 @@ impl Readers {
         }
     }
 
-    pub(super) fn timeout(&self) -> Duration {
+    pub(in crate::postgres) fn timeout(&self) -> Duration {
         self.timeout
     }
 
     /// Returns the dialect of an open connection, if there is one.
-    pub(super) fn dialect(&self) -> Option<Dialect> {
+    pub(in crate::postgres) fn dialect(&self) -> Option<Dialect> {
         self.connections.iter().find_map(DatabaseConnection::ready).map(|session| session.dialect)
     }
 
     /// Returns the rows of a prepared statement, read on the next connection in turn.
-    pub(super) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
+    pub(in crate::postgres) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
         &self,
         statement: impl Fn(&DatabaseSession) -> &Statement,
         values: [P; N],
@@ -54,7 +54,7 @@ impl Readers {
     }
 
     /// Returns the rows of a prepared statement, read on this connection, or on another one while it is not open.
-    pub(super) async fn rows_from<P: ToSql + Sync + Send + Clone, const N: usize>(
+    pub(in crate::postgres) async fn rows_from<P: ToSql + Sync + Send + Clone, const N: usize>(
         &self,
         connection: usize,
         statement: impl Fn(&DatabaseSession) -> &Statement,
@@ -72,7 +72,7 @@ impl Readers {
     }
 
     /// Runs a read query on the next connection in turn. Retries it until the deadline if the connection is lost.
-    pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
+    pub(in crate::postgres) async fn read<T, F: Future<Output = Result<T, Error>>>(
         &self,
         query: impl Fn(Arc<DatabaseSession>) -> F,
     ) -> Result<T, StoreError> {
@@ -111,4 +111,24 @@ impl Readers {
             None => connection(0).session(deadline).await,
         }
     }
+}
+
+impl RowSource for Row {
+    type Error = StoreError;
+
+    fn field<T: ReadableValue>(&self, column: usize) -> Result<T, StoreError> {
+        get(self, column)
+    }
+
+    fn lossy_text(&self, column: usize) -> Result<Cow<'_, str>, StoreError> {
+        get(self, column).map(Cow::Borrowed)
+    }
+
+    fn invalid(_column: usize, fault: String) -> StoreError {
+        StoreError::Internal(fault)
+    }
+}
+
+pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
+    row.try_get(column).map_err(|error| StoreError::Internal(describe(&error)))
 }

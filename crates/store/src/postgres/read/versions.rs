@@ -11,12 +11,11 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::Row;
 
-use super::database_error::NO_RESPONSE;
-use super::dialect::Dialect;
-use super::readers::Readers;
-use super::rows::get;
+use super::readers::{Readers, get};
 use crate::error::StoreError;
 use crate::plants::Version;
+use crate::postgres::citus::Dialect;
+use crate::postgres::connect::NO_RESPONSE;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
 
@@ -35,7 +34,7 @@ struct VersionRequest {
 }
 
 /// Handle of the tasks that send the statements. They end when this is dropped.
-pub(super) struct VersionReader {
+pub(in crate::postgres) struct VersionReader {
     readers: Arc<Readers>,
     /// Dialect at the start, for times without an open connection.
     dialect: Dialect,
@@ -43,7 +42,7 @@ pub(super) struct VersionReader {
 }
 
 impl VersionReader {
-    pub(super) fn start(readers: &Arc<Readers>, dialect: Dialect) -> Self {
+    pub(in crate::postgres) fn start(readers: &Arc<Readers>, dialect: Dialect) -> Self {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let received = Arc::new(Mutex::new(received));
         for connection in 0..STATEMENTS_MAX {
@@ -53,7 +52,7 @@ impl VersionReader {
     }
 
     /// Returns the versions of these users; `None` for a user who does not exist.
-    pub(super) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
+    pub(in crate::postgres) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
         match self.readers.dialect().unwrap_or(self.dialect) {
             Dialect::Postgres => self.read_together(users).await,
             // A statement fails if it needs a lost worker. It must not fail for users of other workers.

@@ -1,4 +1,4 @@
-//! Opens connections to the database.
+//! Opens connections to a database server.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -17,11 +17,10 @@ use tokio_postgres::error::Severity;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 
-use super::connection_role::ConnectionRole;
-use super::database_error::{NO_RESPONSE, describe};
-use super::dialect::Dialect;
-use super::metrics::PostgresMetrics;
+use super::error::{NO_RESPONSE, describe};
 use super::tls::{Negotiator, negotiator};
+use crate::postgres::citus::Dialect;
+use crate::postgres::metrics::PostgresMetrics;
 use crate::url::{PostgresUrl, TlsMode};
 
 /// Minimum and maximum of the timeout of one attempt to connect, including authentication. In between, the timeout of requests
@@ -38,29 +37,56 @@ const IDLE_TRANSACTION: Duration = Duration::from_secs(2);
 
 /// First setting of every session. Operators and functions that another role creates in `public` would otherwise run with the
 /// rights of this one if their types match better than those of PostgreSQL's own. Temporary tables come last.
-pub(super) const SEARCH_PATH: &str = "search_path = plantstore, pg_temp";
+pub(in crate::postgres) const SEARCH_PATH: &str = "search_path = plantstore, pg_temp";
 
 /// Settings with which the server detects within about 10 seconds that a node is gone, and releases its locks.
-pub(super) const KEEPALIVES: [&str; 3] =
+pub(in crate::postgres) const KEEPALIVES: [&str; 3] =
     ["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"];
 
+/// The purpose of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::postgres) enum ConnectionRole {
+    /// Read queries, which are pipelined.
+    Read,
+    /// Transactions of the writer.
+    Write,
+    /// Administrative operations, which may take long.
+    Admin,
+    /// Locks of the keys in flight.
+    KeyLock,
+}
+
+impl ConnectionRole {
+    /// Roles whose connections stay open.
+    pub(in crate::postgres) const PERSISTENT: [Self; 3] = [Self::Read, Self::Write, Self::KeyLock];
+
+    pub(in crate::postgres) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+            Self::KeyLock => "key_lock",
+        }
+    }
+}
+
 /// Future that performs the I/O of a connection. It must be polled while the connection is used.
-pub(super) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+pub(in crate::postgres) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 /// A connection that is configured for its role.
-pub(super) struct OpenConnection {
-    pub(super) client: Client,
-    pub(super) driver: Driver,
-    pub(super) dialect: Dialect,
-    pub(super) warnings: Arc<Warnings>,
+pub(in crate::postgres) struct OpenConnection {
+    pub(in crate::postgres) client: Client,
+    pub(in crate::postgres) driver: Driver,
+    pub(in crate::postgres) dialect: Dialect,
+    pub(in crate::postgres) warnings: Arc<Warnings>,
 }
 
 /// Counts the warnings that the server sends. A warning about a statement is counted before its response arrives.
 #[derive(Default)]
-pub(super) struct Warnings(AtomicU64);
+pub(in crate::postgres) struct Warnings(AtomicU64);
 
 impl Warnings {
-    pub(super) fn count(&self) -> u64 {
+    pub(in crate::postgres) fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -69,8 +95,8 @@ pub(crate) struct Connector {
     hosts: Vec<Config>,
     tls: Negotiator,
     /// Timeout of requests.
-    pub(super) timeout: Duration,
-    pub(super) metrics: Arc<PostgresMetrics>,
+    pub(in crate::postgres) timeout: Duration,
+    pub(in crate::postgres) metrics: Arc<PostgresMetrics>,
 }
 
 impl Connector {
@@ -106,12 +132,12 @@ impl Connector {
         Ok(Self { hosts: hosts.collect(), tls: negotiator(url)?, timeout, metrics: Arc::clone(metrics) })
     }
 
-    pub(super) fn connect_timeout(&self) -> Duration {
+    pub(in crate::postgres) fn connect_timeout(&self) -> Duration {
         self.timeout.clamp(CONNECT_TIMEOUT.0, CONNECT_TIMEOUT.1)
     }
 
     /// Connects to the primary. Tries all hosts concurrently, so that a host that hangs does not delay the others.
-    pub(super) async fn connect(&self, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
+    pub(in crate::postgres) async fn connect(&self, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
         let mut attempts: FuturesUnordered<_> = self.hosts.iter().map(|config| self.connect_to(config, role)).collect();
         let mut worst = ConnectFailure::TimedOut;
         while let Some(attempt) = attempts.next().await {
@@ -182,7 +208,7 @@ impl Connector {
 }
 
 /// Returns the setting `lock_timeout` of writers.
-pub(super) fn lock_timeout(timeout: Duration) -> i32 {
+pub(in crate::postgres) fn lock_timeout(timeout: Duration) -> i32 {
     setting(timeout * 4 / 5)
 }
 
@@ -211,7 +237,7 @@ fn driver_of<T: TlsStream + Unpin + Send + 'static>(
 }
 
 /// Runs `work` on the connection, and polls the driver meanwhile.
-pub(super) async fn run_with_driver<T>(
+pub(in crate::postgres) async fn run_with_driver<T>(
     driver: &mut Driver,
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
@@ -227,13 +253,13 @@ pub(super) async fn run_with_driver<T>(
 }
 
 /// Errors of connecting.
-pub(super) enum ConnectFailure {
+pub(in crate::postgres) enum ConnectFailure {
     Error(Error),
     TimedOut,
 }
 
 impl ConnectFailure {
-    pub(super) fn describe(&self) -> String {
+    pub(in crate::postgres) fn describe(&self) -> String {
         match self {
             Self::Error(error) => describe(error),
             Self::TimedOut => NO_RESPONSE.to_owned(),
@@ -241,12 +267,12 @@ impl ConnectFailure {
     }
 
     /// Returns true if the server itself rejected the connection.
-    pub(super) fn is_from_server(&self) -> bool {
+    pub(in crate::postgres) fn is_from_server(&self) -> bool {
         matches!(self, Self::Error(error) if error.code().is_some())
     }
 
     /// Returns true if another attempt may succeed without a change by an operator.
-    pub(super) fn is_transient(&self) -> bool {
+    pub(in crate::postgres) fn is_transient(&self) -> bool {
         let Self::Error(error) = self else { return true };
         match (error.code(), error.source()) {
             (Some(code), _) => matches!(code.code(), "57P03" | "53300"),
@@ -259,7 +285,7 @@ impl ConnectFailure {
 
 /// Returns the delay after a number of consecutive failures: exponential backoff with jitter of up to a half, so that nodes do
 /// not reconnect simultaneously.
-pub(super) fn backoff(failures: u32) -> Duration {
+pub(in crate::postgres) fn backoff(failures: u32) -> Duration {
     let (first, longest) = BACKOFF;
     let pause = first.saturating_mul(1 << failures.min(10)).min(longest);
     // Without a random number there is no jitter.

@@ -11,22 +11,23 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error, Statement};
 
-use super::connection_role::ConnectionRole;
-use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver};
-use super::database_error::{DatabaseError, NO_RESPONSE, describe};
-use super::dialect::Dialect;
-use super::statements::{Prepared, Statements};
+use super::connector::{
+    ConnectFailure, ConnectionRole, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver,
+};
+use super::error::{DatabaseError, NO_RESPONSE, describe};
 use crate::error::StoreError;
+use crate::postgres::citus::Dialect;
+use crate::postgres::statements::{Prepared, Statements};
 
 /// Pause before a statement is retried because Citus could not reach a worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(250);
 
 /// An established connection with its prepared statements.
-pub(super) struct DatabaseSession<S = Statements> {
-    pub(super) client: Client,
-    pub(super) statements: S,
-    pub(super) dialect: Dialect,
-    pub(super) warnings: Arc<Warnings>,
+pub(in crate::postgres) struct DatabaseSession<S = Statements> {
+    pub(in crate::postgres) client: Client,
+    pub(in crate::postgres) statements: S,
+    pub(in crate::postgres) dialect: Dialect,
+    pub(in crate::postgres) warnings: Arc<Warnings>,
     responses: AtomicU64,
     discarded: AtomicBool,
     end: Notify,
@@ -36,7 +37,7 @@ pub(super) struct DatabaseSession<S = Statements> {
 
 impl<S> DatabaseSession<S> {
     /// Returns a prepared statement.
-    pub(super) async fn prepared(&self, text: &'static str) -> Result<Statement, Error> {
+    pub(in crate::postgres) async fn prepared(&self, text: &'static str) -> Result<Statement, Error> {
         let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
         if let Some(known) = known {
             return Ok(known);
@@ -47,7 +48,7 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Closes the connection, which is then replaced by a new one.
-    pub(super) fn discard(&self) {
+    pub(in crate::postgres) fn discard(&self) {
         self.discarded.store(true, Ordering::Relaxed);
         self.end.notify_one();
     }
@@ -65,7 +66,7 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Waits until the deadline for the response to a query; `None` if the query should be retried.
-    pub(super) async fn wait_for<T>(
+    pub(in crate::postgres) async fn wait_for<T>(
         &self,
         query: impl Future<Output = Result<T, Error>>,
         deadline: Instant,
@@ -98,7 +99,7 @@ impl<S> DatabaseSession<S> {
 
 /// Waits before a statement is retried because Citus could not reach a worker. Fails with the reason if
 /// the deadline is earlier.
-pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
+pub(in crate::postgres) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
     if Instant::now() + WORKER_PAUSE >= deadline {
         return Err(StoreError::Unavailable(reason));
     }
@@ -116,7 +117,7 @@ enum DatabaseConnectionState<S> {
 }
 
 /// A connection that reconnects when it is lost.
-pub(super) struct DatabaseConnection<S = Statements> {
+pub(in crate::postgres) struct DatabaseConnection<S = Statements> {
     connector: Arc<Connector>,
     role: ConnectionRole,
     state: watch::Sender<DatabaseConnectionState<S>>,
@@ -125,13 +126,13 @@ pub(super) struct DatabaseConnection<S = Statements> {
 
 impl<S: Prepared> DatabaseConnection<S> {
     /// Returns a connection that is opened when it is first needed.
-    pub(super) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
+    pub(in crate::postgres) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
         let (state, _) = watch::channel(DatabaseConnectionState::Down { since: Instant::now(), reason: String::new() });
         Self { connector: Arc::clone(connector), role, state, task: OnceLock::new() }
     }
 
     /// Returns the session if the connection is open.
-    pub(super) fn ready(&self) -> Option<Arc<DatabaseSession<S>>> {
+    pub(in crate::postgres) fn ready(&self) -> Option<Arc<DatabaseSession<S>>> {
         match &*self.state.borrow() {
             DatabaseConnectionState::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
@@ -139,16 +140,16 @@ impl<S: Prepared> DatabaseConnection<S> {
     }
 
     /// Starts connecting, unless that has started already.
-    pub(super) fn start(&self) {
+    pub(in crate::postgres) fn start(&self) {
         self.task.get_or_init(|| tokio::spawn(maintain(Arc::clone(&self.connector), self.role, self.state.clone())));
     }
 
-    pub(super) fn is_started(&self) -> bool {
+    pub(in crate::postgres) fn is_started(&self) -> bool {
         self.task.get().is_some()
     }
 
     /// Waits for a session until the deadline. Fails immediately if the connection has been down for longer than the timeout.
-    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession<S>>, StoreError> {
+    pub(in crate::postgres) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession<S>>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
         loop {

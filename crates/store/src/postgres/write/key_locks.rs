@@ -10,27 +10,25 @@ use futures_util::FutureExt as _;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use super::connection::{DatabaseConnection, DatabaseSession};
-use super::connection_role::ConnectionRole;
-use super::connector::Connector;
-use super::statements::LockStatements;
 use crate::error::StoreError;
 use crate::plants::IdempotencyKey;
+use crate::postgres::connect::{ConnectionRole, Connector, DatabaseConnection, DatabaseSession};
+use crate::postgres::statements::LockStatements;
 use plantstore_model::user::UserId;
 
-pub(super) struct KeyLocks {
+pub(in crate::postgres) struct KeyLocks {
     connection: DatabaseConnection<LockStatements>,
     timeout: Duration,
 }
 
 impl KeyLocks {
     /// Opens the connection when the first key is locked.
-    pub(super) fn new(connector: &Arc<Connector>) -> Self {
+    pub(in crate::postgres) fn new(connector: &Arc<Connector>) -> Self {
         Self { connection: DatabaseConnection::new(connector, ConnectionRole::KeyLock), timeout: connector.timeout }
     }
 
     /// Checks that the connection is open, if a key was ever locked.
-    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+    pub(in crate::postgres) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.connection.is_started() {
             self.connection.session(deadline).await?;
         }
@@ -39,7 +37,11 @@ impl KeyLocks {
 
     /// Locks a key of this user; `None` if another node has locked it. A session can lock a key twice, so the caller must make
     /// sure that no other request of this process holds the key.
-    pub(super) async fn lock(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KeyLock>, StoreError> {
+    pub(in crate::postgres) async fn lock(
+        &self,
+        user: UserId,
+        key: &IdempotencyKey,
+    ) -> Result<Option<KeyLock>, StoreError> {
         let deadline = Instant::now() + self.timeout;
         let number = number(user, key);
         loop {
@@ -58,7 +60,7 @@ impl KeyLocks {
 }
 
 /// The lock of a key, released when this is dropped.
-pub(super) struct KeyLock {
+pub(in crate::postgres) struct KeyLock {
     session: Option<Arc<DatabaseSession<LockStatements>>>,
     number: i64,
 }

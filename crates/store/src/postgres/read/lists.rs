@@ -7,13 +7,13 @@ use futures_util::{TryStreamExt, join, pin_mut};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
-use super::connection::DatabaseSession;
-use super::dialect::Dialect;
-use super::engine::Postgres;
-use super::rows::get;
-use super::version_reader::{versions_by_id, versions_of};
+use super::readers::get;
+use super::versions::{versions_by_id, versions_of};
 use crate::error::StoreError;
 use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
+use crate::postgres::citus::Dialect;
+use crate::postgres::connect::DatabaseSession;
+use crate::postgres::engine::Postgres;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 

@@ -1,0 +1,12 @@
+//! Citus, which distributes tables over several servers (workers). It rejects some statements, and has its own settings. The
+//! statements that differ are in [`statements`](super::statements).
+
+mod dialect;
+mod distribution;
+#[cfg(test)]
+mod rules;
+
+pub(crate) use self::dialect::{Dialect, execute_each};
+pub(crate) use self::distribution::distribute;
+pub(super) use self::distribution::place_new_tables;
+pub use self::distribution::{PlacedTable, Placement};

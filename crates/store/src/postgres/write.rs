@@ -1,0 +1,10 @@
+//! Writes: the writer with its batches, and the locks of idempotency keys.
+
+mod batch;
+mod collector;
+mod key_locks;
+mod writer;
+
+pub(crate) use self::batch::changed_plants;
+pub(super) use self::key_locks::KeyLocks;
+pub(super) use self::writer::Writer;

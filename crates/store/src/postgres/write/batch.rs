@@ -1,0 +1,256 @@
+//! Conversion of a batch to statement parameters, and of the responses to outcomes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
+
+use crate::plants::{Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, WriteContext, WriteOutcome};
+use plantstore_model::plant::{PlantId, Tag};
+use plantstore_model::user::UserId;
+
+/// Parameters of a statement.
+pub(super) type Values<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
+
+/// Parameters of the first statements of a transaction, which lock the rows of users and look up keys.
+pub(super) struct Opening<'a> {
+    /// Names of users to create, in order, and the times of their creation.
+    new_names: Vec<&'a str>,
+    new_created_at: Vec<i64>,
+    /// The id of the writer's row, and all writing users and owners, in ascending order.
+    users: Vec<i64>,
+    key_users: Vec<i64>,
+    keys: Vec<&'a [u8]>,
+}
+
+impl<'a> Opening<'a> {
+    pub(super) fn of(batch: &'a [Job], writer: i64) -> Self {
+        let mut users = BTreeSet::from([writer]);
+        let mut new = BTreeMap::new();
+        for job in batch {
+            users.extend(job.key().map(|(user, _)| user.get()));
+            match job {
+                Job::Create { context, .. } | Job::Delete { context, .. } => {
+                    users.extend([context.user.get(), context.owner.get()]);
+                }
+                Job::CreateUser { name, now, .. } => {
+                    new.insert(name.as_str(), now.as_second());
+                }
+                Job::StoreRejection { .. } | Job::RecordTokenUse { .. } | Job::Stop => {}
+            }
+        }
+        let (new_names, new_created_at) = new.into_iter().unzip();
+        let keys = batch.iter().filter_map(Job::key);
+        let (key_users, keys) = keys.map(|(user, key)| (user.get(), key.hash.as_slice())).unzip();
+        Self { new_names, new_created_at, users: users.into_iter().collect(), key_users, keys }
+    }
+
+    pub(super) fn has_new_users(&self) -> bool {
+        !self.new_names.is_empty()
+    }
+
+    pub(super) fn new_users(&self) -> Values<'_, 2> {
+        [&self.new_names, &self.new_created_at]
+    }
+
+    pub(super) fn users(&self) -> &Vec<i64> {
+        &self.users
+    }
+
+    pub(super) fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    pub(super) fn keys(&self) -> Values<'_, 2> {
+        [&self.key_users, &self.keys]
+    }
+}
+
+/// Responses to the first statements. No other transaction can change the plants and keys of the users that are found.
+pub(super) struct Opened {
+    /// Created users, or existing ones of these names.
+    new: HashMap<String, i64>,
+    /// Users and owners who exist, and the writer's row if it contains the expected commit id.
+    users: HashSet<i64>,
+    /// Outcomes stored under the keys.
+    known: HashMap<(i64, Vec<u8>), Row>,
+}
+
+impl Opened {
+    pub(super) fn read(new: &[Row], locked: &[Row], known: Vec<Row>) -> Result<Self, Error> {
+        let known = known.into_iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row)));
+        Ok(Self {
+            new: new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
+            users: locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+            known: known.collect::<Result<_, Error>>()?,
+        })
+    }
+
+    pub(super) fn has(&self, id: i64) -> bool {
+        self.users.contains(&id)
+    }
+
+    fn known(&self, job: &Job) -> Result<Option<WriteOutcome>, Error> {
+        let Some((user, key)) = job.key().filter(|(user, _)| self.has(user.get())) else { return Ok(None) };
+        let Some(row) = self.known.get(&(user.get(), key.hash.to_vec())) else { return Ok(None) };
+        Ok(Some(WriteOutcome::of_stored(key, row.try_get(2)?, row.try_get(3)?, row.try_get(4)?)))
+    }
+
+    /// Returns the outcome of a job that changes no plant; `None` for a write that is to be executed.
+    pub(super) fn outcome(&self, job: &Job) -> Result<Option<JobOutcome>, Error> {
+        if let Some(known) = self.known(job)? {
+            return Ok(Some(JobOutcome::Write(known)));
+        }
+        Ok(match job {
+            Job::Create { context, .. } | Job::Delete { context, .. } if !self.has(context.user.get()) => {
+                Some(JobOutcome::Write(WriteOutcome::NoUser))
+            }
+            Job::Create { context, .. } | Job::Delete { context, .. } if !self.has(context.owner.get()) => {
+                Some(JobOutcome::Write(WriteOutcome::NoOwner))
+            }
+            Job::Create { .. } | Job::Delete { .. } => None,
+            Job::StoreRejection { user, .. } => Some(JobOutcome::of_rejection(self.has(user.get()))),
+            Job::CreateUser { name, .. } => {
+                self.new.get(name.as_str()).map(|user| JobOutcome::User(UserId::new(*user)))
+            }
+            Job::RecordTokenUse { .. } | Job::Stop => Some(JobOutcome::Nothing),
+        })
+    }
+}
+
+/// Returns true if a write has no key and is to the user's own plants: it can be sent before the outcome of its user's look-up
+/// is known, because its statement finds no rows if the user does not exist.
+pub(super) fn is_simple(job: &Job) -> bool {
+    match job {
+        Job::Create { context, key, .. } | Job::Delete { context, key, .. } => {
+            key.is_none() && context.user == context.owner
+        }
+        Job::StoreRejection { .. } | Job::CreateUser { .. } | Job::RecordTokenUse { .. } | Job::Stop => true,
+    }
+}
+
+/// The writes to plants of a batch, without duplicates: the first of several writes with the same id counts. Deletes are executed
+/// before creates.
+#[derive(Default)]
+pub(super) struct PlantWrites<'a> {
+    pub(super) deletes: PlantKeys,
+    pub(super) creates: PlantKeys,
+    names: Vec<&'a str>,
+    tags: Vec<Option<&'a str>>,
+}
+
+#[derive(Default)]
+pub(super) struct PlantKeys {
+    owners: Vec<i64>,
+    ids: Vec<i64>,
+    seen: HashSet<(i64, i64)>,
+}
+
+impl PlantKeys {
+    /// Returns false if the plant is there already.
+    fn push(&mut self, context: WriteContext, id: PlantId) -> bool {
+        let is_new = self.seen.insert((context.owner.get(), id.get()));
+        if is_new {
+            self.owners.push(context.owner.get());
+            self.ids.push(id.get());
+        }
+        is_new
+    }
+
+    pub(super) fn any(&self) -> bool {
+        !self.ids.is_empty()
+    }
+
+    pub(super) fn values(&self) -> Values<'_, 2> {
+        [&self.owners, &self.ids]
+    }
+}
+
+impl<'a> PlantWrites<'a> {
+    pub(super) fn of(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
+        let mut writes = Self::default();
+        for job in jobs {
+            match job {
+                Job::Create { context, plant, .. } => {
+                    if writes.creates.push(*context, plant.id) {
+                        writes.names.push(plant.name.as_str());
+                        writes.tags.push(plant.tag.as_ref().map(Tag::as_str));
+                    }
+                }
+                Job::Delete { context, id, .. } => {
+                    writes.deletes.push(*context, *id);
+                }
+                Job::StoreRejection { .. } | Job::CreateUser { .. } | Job::RecordTokenUse { .. } | Job::Stop => {}
+            }
+        }
+        writes
+    }
+
+    pub(super) fn of_creates(&self) -> Values<'_, 4> {
+        [&self.creates.owners, &self.creates.ids, &self.names, &self.tags]
+    }
+}
+
+/// The plants, as owner and plant id, that the deletes of a batch removed and its creates inserted.
+pub(super) struct ChangedPlants {
+    pub(super) deleted: HashSet<(i64, i64)>,
+    pub(super) created: HashSet<(i64, i64)>,
+}
+
+impl ChangedPlants {
+    /// Returns the outcome of each job. Of several equal writes, the first took effect.
+    pub(super) fn outcomes(mut self, opened: &Opened, batch: &[Job]) -> Result<Vec<JobOutcome>, Error> {
+        let outcome = |job: &Job| {
+            Ok(match (opened.outcome(job)?, job) {
+                (Some(outcome), _) => outcome,
+                (None, Job::Create { context, plant, .. }) => {
+                    JobOutcome::of_change(self.created.remove(&(context.owner.get(), plant.id.get())))
+                }
+                (None, Job::Delete { context, id, .. }) => {
+                    JobOutcome::of_change(self.deleted.remove(&(context.owner.get(), id.get())))
+                }
+                (None, _) => JobOutcome::Nothing,
+            })
+        };
+        batch.iter().map(outcome).collect()
+    }
+}
+
+/// Returns the plants that a statement has created or deleted.
+pub(crate) fn changed_plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// Columns of the outcomes to store under the keys of a batch.
+#[derive(Default)]
+pub(super) struct KeyOutcomes<'a> {
+    users: Vec<i64>,
+    keys: Vec<&'a [u8]>,
+    fingerprints: Vec<&'a [u8]>,
+    outcomes: Vec<i32>,
+    messages: Vec<Option<&'a str>>,
+}
+
+impl<'a> KeyOutcomes<'a> {
+    pub(super) fn of(batch: &'a [Job], outcomes: &[JobOutcome]) -> Self {
+        let mut columns = Self::default();
+        for KeyOutcome { user, key, outcome, message } in
+            batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome))
+        {
+            columns.users.push(user.get());
+            columns.keys.push(&key.hash);
+            columns.fingerprints.push(&key.fingerprint);
+            columns.outcomes.push(outcome);
+            columns.messages.push(message);
+        }
+        columns
+    }
+
+    pub(super) fn any(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    pub(super) fn values(&self) -> Values<'_, 6> {
+        [&self.users, &self.keys, &self.fingerprints, &self.outcomes, &self.messages, &KEY_LIFETIME_SECONDS]
+    }
+}
