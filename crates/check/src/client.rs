@@ -99,7 +99,7 @@ pub enum RequestError {
 
 pub(crate) struct Client {
     url: HttpUrl,
-    client: plantstore_client::Client,
+    http: plantstore_client::Client,
     timeout: Duration,
 }
 
@@ -112,14 +112,14 @@ impl Client {
         timeout: Duration,
     ) -> Result<Self, TrustError> {
         let roots = url.is_encrypted().then(|| trust::authorities(authorities, CA_OPTION)).transpose()?;
-        let client = plantstore_client::Client::new(Settings {
+        let http = plantstore_client::Client::new(Settings {
             roots,
             ca_option: CA_OPTION,
             cleartext: Cleartext::Anywhere,
             proxies,
             response_max: RESPONSE_MAX,
         });
-        Ok(Self { url, client, timeout })
+        Ok(Self { url, http, timeout })
     }
 
     /// Sends one request on a connection of its own.
@@ -131,7 +131,7 @@ impl Client {
     /// Sends several requests on one connection, one after the other. Returns as many responses.
     pub(crate) async fn send_all(&self, requests: &[Request]) -> Result<Vec<Response>, RequestError> {
         let exchanges = async {
-            let connected = self.client.connect(&self.url).await;
+            let connected = self.http.connect(&self.url).await;
             let mut connection = connected.map_err(|error| self.translate(error))?;
             let mut responses = Vec::with_capacity(requests.len());
             for request in requests {

@@ -31,10 +31,6 @@ pub enum Verdict {
 pub(crate) type CheckResult<T = ()> = Result<T, Verdict>;
 
 impl Verdict {
-    pub(crate) fn fails(reason: impl fmt::Display) -> Self {
-        Self::Fails(reason.to_string())
-    }
-
     pub(crate) fn not_applicable(reason: impl fmt::Display) -> Self {
         Self::NotApplicable(reason.to_string())
     }

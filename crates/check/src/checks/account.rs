@@ -55,7 +55,7 @@ async fn tokens(run: &mut Run) -> CheckResult {
     created.expect_status(201)?;
     let token = created.json()?;
     let (Some(id), Some(secret)) = (token["id"].as_i64(), token["secret"].as_str()) else {
-        return Err(Verdict::fails("POST /tokens: expected a token with an `id` and a `secret`"));
+        return Err(Verdict::Fails("POST /tokens: expected a token with an `id` and a `secret`".to_owned()));
     };
     let used = use_token(run, id, &label, secret).await;
     let revoked = run.send(Request::new("DELETE", format!("/tokens/{id}"))).await?;
