@@ -177,8 +177,8 @@ impl Store {
             if transaction.count_accepted(grantee, owner).await? >= SHARES_RECEIVED_MAX {
                 return Ok(GrantOutcome::TooMany);
             }
-            let (role, now) = (role.name(), now.as_second());
-            transaction.execute(GRANT, &[&to.as_str(), &owner.get(), &role, &now, &grantee.get()]).await?;
+            let created = now.as_second();
+            transaction.execute(GRANT, &[&to.as_str(), &owner.get(), &role.name(), &created, &grantee.get()]).await?;
             Ok(GrantOutcome::Granted)
         })
         .await

@@ -286,8 +286,9 @@ impl WriteQueue {
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        let (capacity, free) = (self.sender.max_capacity(), self.sender.capacity());
-        exposition.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], capacity - free);
+        let capacity = self.sender.max_capacity();
+        let depth = capacity - self.sender.capacity();
+        exposition.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], depth);
         exposition
             .gauge("plantstore_write_queue_capacity", "Maximum length of the write queue (--write-queue).")
             .sample(&[], capacity);

@@ -46,7 +46,8 @@ impl Checkpointer {
         writer.pragma_update(None, "journal_size_limit", WAL_FILE_LIMIT)?;
         let connection = connect(path)?;
         let (wake, woken) = sync_channel(1);
-        let (file, counted) = (Arc::clone(file), Arc::clone(metrics));
+        let file = Arc::clone(file);
+        let counted = Arc::clone(metrics);
         let thread = thread::Builder::new()
             .name("checkpoint".to_owned())
             .spawn(move || run(&connection, &woken, &file, &counted))

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use rusqlite::{Connection, OptionalExtension, Row, named_params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
 use super::engine::Sqlite;
 use crate::error::StoreError;
@@ -50,22 +50,13 @@ impl Sqlite {
     pub(crate) async fn page_end(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
         const STEP: &str = "
             SELECT plant_id FROM plants
-            WHERE user_id = :user AND plant_id BETWEEN :from AND :through AND version <= :as_of
-            ORDER BY plant_id LIMIT 2 OFFSET :passed";
+            WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4
+            ORDER BY plant_id LIMIT 2 OFFSET $5";
         let mut remaining = count;
         while remaining > 0 {
             let step = remaining.min(PAGE_END_STEP);
-            let found: Vec<i64> = self.read(|connection| {
-                let mut statement = connection.prepare_cached(STEP)?;
-                let ids = statement.query_map(
-                    named_params! {
-                        ":user": range.owner.get(), ":from": range.from, ":through": range.through, ":as_of": range.as_of,
-                        ":passed": step - 1,
-                    },
-                    |row| row.get(0),
-                )?;
-                ids.collect()
-            })?;
+            let PlantRange { owner, from, through, as_of, .. } = range;
+            let found = self.query(STEP, &[&owner.get(), &from, &through, &as_of, &i64::from(step - 1)])?;
             let [last, _next] = found[..] else {
                 return Ok(None);
             };
@@ -127,7 +118,9 @@ fn list_one(
 ) -> rusqlite::Result<ListStep> {
     // One row more shows if there are more.
     let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
-    let (mut emitted, mut stopped, mut more) = (0, false, false);
+    let mut emitted = 0;
+    let mut stopped = false;
+    let mut more = false;
     let mut last = None;
     let version = query(connection, range, beyond, |row| {
         if stopped || emitted == rows {

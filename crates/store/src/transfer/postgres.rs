@@ -150,7 +150,7 @@ async fn wait_for<T>(response: impl Future<Output = Result<T, Error>>) -> Result
 }
 
 fn cell(row: &Row, index: usize, column: &Column) -> Result<Cell, Error> {
-    let cell = match column.postgres_type() {
+    let cell = match column.postgres_type {
         Type::INT4 => row.try_get::<_, Option<i32>>(index)?.map(|number| Cell::Integer(number.into())),
         Type::INT8 => row.try_get::<_, Option<i64>>(index)?.map(Cell::Integer),
         Type::BYTEA => row.try_get::<_, Option<&[u8]>>(index)?.map(|bytes| Cell::Bytes(bytes.into())),
@@ -227,7 +227,7 @@ impl RestoreTarget {
 /// Copies some columns of rows into a table.
 async fn copy(client: &Client, table: &str, chunk: &Chunk, is_copied: fn(&Column) -> bool) -> Result<(), Error> {
     let columns: Vec<&Column> = chunk.table.columns.iter().filter(|column| is_copied(column)).collect();
-    let types: Vec<Type> = columns.iter().map(|column| column.postgres_type()).collect();
+    let types: Vec<Type> = columns.iter().map(|column| column.postgres_type.clone()).collect();
     let statement = format!("COPY {table} ({}) FROM STDIN BINARY", names(columns));
     let sink = client.copy_in(&statement).await?;
     let mut writer = pin!(BinaryCopyInWriter::new(sink, &types));

@@ -39,18 +39,17 @@ pub(crate) struct Table {
 
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    kind: Kind,
+    pub(crate) postgres_type: Type,
+    rule: Rule,
 }
 
-/// Type of a column, and the rule for its values.
+/// Rule for the values of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Rule {
+    Required,
+    Optional,
     /// An id that the store assigns.
     AssignedId,
-    Integer,
-    OptionalInteger,
-    /// Error code, or status of a success.
-    Outcome,
     Version,
     Time,
     OptionalTime,
@@ -65,18 +64,18 @@ enum Kind {
     Hash,
 }
 
-const fn column(name: &'static str, kind: Kind) -> Column {
-    Column { name, kind }
+const fn column(name: &'static str, postgres_type: Type, rule: Rule) -> Column {
+    Column { name, postgres_type, rule }
 }
 
 pub(crate) static USERS: Table = Table {
     name: "users",
     title: "users",
     columns: &[
-        column("user_id", Kind::AssignedId),
-        column("name", Kind::UserName),
-        column("version", Kind::Version),
-        column("created_at", Kind::Time),
+        column("user_id", Type::INT8, Rule::AssignedId),
+        column("name", Type::TEXT, Rule::UserName),
+        column("version", Type::INT8, Rule::Version),
+        column("created_at", Type::INT8, Rule::Time),
     ],
     key_columns: 1,
     rows: "users WHERE CAST($1 AS text) IS NULL OR users.name = $1",
@@ -89,16 +88,16 @@ pub(crate) static TOKENS: Table = Table {
     name: "tokens",
     title: "tokens",
     columns: &[
-        column("token_id", Kind::AssignedId),
-        column("hash", Kind::Hash),
-        column("user_id", Kind::Integer),
-        column("label", Kind::Label),
-        column("scopes", Kind::Scopes),
-        column("created_by", Kind::Creator),
-        column("created_at", Kind::Time),
-        column("expires_at", Kind::OptionalTime),
-        column("revoked_at", Kind::OptionalTime),
-        column("last_used_at", Kind::OptionalTime),
+        column("token_id", Type::INT8, Rule::AssignedId),
+        column("hash", Type::BYTEA, Rule::Hash),
+        column("user_id", Type::INT8, Rule::Required),
+        column("label", Type::TEXT, Rule::Label),
+        column("scopes", Type::TEXT, Rule::Scopes),
+        column("created_by", Type::TEXT, Rule::Creator),
+        column("created_at", Type::INT8, Rule::Time),
+        column("expires_at", Type::INT8, Rule::OptionalTime),
+        column("revoked_at", Type::INT8, Rule::OptionalTime),
+        column("last_used_at", Type::INT8, Rule::OptionalTime),
     ],
     key_columns: 1,
     rows: "tokens WHERE CAST($1 AS text) IS NULL",
@@ -111,12 +110,12 @@ pub(crate) static SHARES: Table = Table {
     name: "shares_by_name",
     title: "shares",
     columns: &[
-        column("grantee_name", Kind::UserName),
-        column("owner_id", Kind::Integer),
-        column("role", Kind::Role),
-        column("created_at", Kind::Time),
-        column("grantee_id", Kind::OptionalInteger),
-        column("declined_at", Kind::OptionalTime),
+        column("grantee_name", Type::TEXT, Rule::UserName),
+        column("owner_id", Type::INT8, Rule::Required),
+        column("role", Type::TEXT, Rule::Role),
+        column("created_at", Type::INT8, Rule::Time),
+        column("grantee_id", Type::INT8, Rule::Optional),
+        column("declined_at", Type::INT8, Rule::OptionalTime),
     ],
     key_columns: 2,
     rows: "shares_by_name WHERE CAST($1 AS text) IS NULL",
@@ -134,12 +133,12 @@ pub(crate) static KEYS: Table = Table {
     name: "idempotency_keys",
     title: "idempotency keys",
     columns: &[
-        column("user_id", Kind::Integer),
-        column("key", Kind::Hash),
-        column("fingerprint", Kind::Hash),
-        column("outcome", Kind::Outcome),
-        column("message", Kind::Message),
-        column("expires_at", Kind::Time),
+        column("user_id", Type::INT8, Rule::Required),
+        column("key", Type::BYTEA, Rule::Hash),
+        column("fingerprint", Type::BYTEA, Rule::Hash),
+        column("outcome", Type::INT4, Rule::Required),
+        column("message", Type::TEXT, Rule::Message),
+        column("expires_at", Type::INT8, Rule::Time),
     ],
     key_columns: 2,
     rows: "idempotency_keys JOIN users ON users.user_id = idempotency_keys.user_id WHERE CAST($1 AS text) IS NULL",
@@ -162,12 +161,12 @@ pub(crate) static PLANTS: Table = Table {
     name: "plants",
     title: "plants",
     columns: &[
-        column("user_id", Kind::Integer),
-        column("plant_id", Kind::Integer),
-        column("users.name", Kind::UserName),
-        column("name", Kind::PlantName),
-        column("tag", Kind::Tag),
-        column("version", Kind::Version),
+        column("user_id", Type::INT8, Rule::Required),
+        column("plant_id", Type::INT8, Rule::Required),
+        column("users.name", Type::TEXT, Rule::UserName),
+        column("name", Type::TEXT, Rule::PlantName),
+        column("tag", Type::TEXT, Rule::Tag),
+        column("version", Type::INT8, Rule::Version),
     ],
     key_columns: 2,
     rows: "users JOIN plants ON plants.user_id = users.user_id WHERE CAST($1 AS text) IS NULL OR users.name = $1",
@@ -218,69 +217,47 @@ impl Column {
         self.name.contains('.')
     }
 
-    /// Returns the type in PostgreSQL.
-    pub(crate) fn postgres_type(&self) -> Type {
-        match self.kind {
-            Kind::Outcome => Type::INT4,
-            Kind::AssignedId
-            | Kind::Integer
-            | Kind::OptionalInteger
-            | Kind::Version
-            | Kind::Time
-            | Kind::OptionalTime => Type::INT8,
-            Kind::Hash => Type::BYTEA,
-            Kind::UserName
-            | Kind::Label
-            | Kind::Scopes
-            | Kind::Creator
-            | Kind::Role
-            | Kind::PlantName
-            | Kind::Tag
-            | Kind::Message => Type::TEXT,
-        }
-    }
-
     fn check(&self, cell: &Cell) -> Result<(), String> {
         let name = self.name;
         let fault = |fault: &dyn fmt::Display| Err(format!("`{name}` {fault}"));
-        match (self.kind, cell) {
+        match (self.rule, cell) {
             // The table of users has it, too.
             _ if self.is_joined() => Ok(()),
             // The maximum must not be in use, because there would be no id for the next.
-            (Kind::AssignedId, Cell::Integer(id)) if !(1..i64::MAX).contains(id) => {
+            (Rule::AssignedId, Cell::Integer(id)) if !(1..i64::MAX).contains(id) => {
                 Err(format!("`{name}` must be at least 1 and less than {}", i64::MAX))
             }
             // Versions are Unix time in microseconds. A version near the maximum would leave none for the next change.
-            (Kind::Version, Cell::Integer(version)) if !(0..=Timestamp::MAX.as_microsecond()).contains(version) => {
+            (Rule::Version, Cell::Integer(version)) if !(0..=Timestamp::MAX.as_microsecond()).contains(version) => {
                 Err(format!("`{name}` is {version}, must be from 0 to {}", Timestamp::MAX.as_microsecond()))
             }
-            (Kind::Time | Kind::OptionalTime, Cell::Integer(time)) if Timestamp::from_second(*time).is_err() => {
+            (Rule::Time | Rule::OptionalTime, Cell::Integer(time)) if Timestamp::from_second(*time).is_err() => {
                 fault(&"is not a valid time")
             }
-            (Kind::UserName, Cell::Text(text)) => UserName::parse(text).map(drop).map_err(|fault| fault.to_string()),
-            (Kind::Label, Cell::Text(text)) => {
+            (Rule::UserName, Cell::Text(text)) => UserName::parse(text).map(drop).map_err(|fault| fault.to_string()),
+            (Rule::Label, Cell::Text(text)) => {
                 TokenLabel::parse_stored(text).map(drop).map_err(|fault| fault.to_string())
             }
-            (Kind::Scopes, Cell::Text(text)) => match text.split(' ').find(|name| Scope::from_name(name).is_none()) {
+            (Rule::Scopes, Cell::Text(text)) => match text.split(' ').find(|name| Scope::from_name(name).is_none()) {
                 Some(unknown) => fault(&format_args!("has the unknown scope `{}`", Escaped(unknown))),
                 None => Ok(()),
             },
-            (Kind::Creator, Cell::Text(text)) if TokenCreator::parse(text).is_none() => {
+            (Rule::Creator, Cell::Text(text)) if TokenCreator::parse(text).is_none() => {
                 fault(&format_args!("is `{}`, which no release wrote", Escaped(text)))
             }
-            (Kind::Role, Cell::Text(text)) if Role::from_name(text).is_none() => {
+            (Rule::Role, Cell::Text(text)) if Role::from_name(text).is_none() => {
                 fault(&format_args!("is `{}`, which is neither reader nor editor", Escaped(text)))
             }
-            (Kind::PlantName, Cell::Text(text)) => PlantName::check(text).or_else(|error| fault(&error)),
-            (Kind::Tag, Cell::Text(text)) => Tag::check(text).or_else(|error| fault(&error)),
-            (Kind::Message, Cell::Text(text)) if text.chars().any(char::is_control) => {
+            (Rule::PlantName, Cell::Text(text)) => PlantName::check(text).or_else(|error| fault(&error)),
+            (Rule::Tag, Cell::Text(text)) => Tag::check(text).or_else(|error| fault(&error)),
+            (Rule::Message, Cell::Text(text)) if text.chars().any(char::is_control) => {
                 fault(&"must not hold control characters")
             }
-            (Kind::Hash, Cell::Bytes(bytes)) if bytes.len() != 32 => {
+            (Rule::Hash, Cell::Bytes(bytes)) if bytes.len() != 32 => {
                 fault(&format_args!("has {} bytes, must have 32", bytes.len()))
             }
-            (Kind::OptionalInteger | Kind::OptionalTime | Kind::Tag | Kind::Message, Cell::Null) => Ok(()),
-            (_, cell) if cell.fits(&self.postgres_type()) => Ok(()),
+            (Rule::Optional | Rule::OptionalTime | Rule::Tag | Rule::Message, Cell::Null) => Ok(()),
+            (_, cell) if cell.fits(&self.postgres_type) => Ok(()),
             _ => fault(&"has a value of another type"),
         }
     }
