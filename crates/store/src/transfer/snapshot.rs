@@ -1,7 +1,5 @@
 //! Consistent snapshots of stores, which the engines send through a channel.
 
-use std::time::Duration;
-
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::table::{Chunk, PLANTS, TOKENS, Table, USERS};
@@ -10,8 +8,6 @@ use plantstore_model::user::UserName;
 
 /// Capacity of the channel. It bounds the memory of a snapshot.
 const CHUNKS_WAITING: usize = 4;
-/// Timeout for the receiver to receive a chunk. The WAL of SQLite cannot be reset during a snapshot, and grows with every write.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The part of a store that a snapshot contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,13 +76,14 @@ pub(super) enum SnapshotMessage {
 pub(super) struct SnapshotSender(Sender<Result<SnapshotMessage, StoreError>>);
 
 impl SnapshotSender {
-    /// Sends a message. Fails if the receiver was dropped, or received nothing for a minute.
+    /// Sends a message. Waits for the receiver if the channel is full, and fails if it was dropped.
     pub(super) async fn send(&self, message: Result<SnapshotMessage, StoreError>) -> Result<(), StoreError> {
-        self.0.send_timeout(message, STALL_TIMEOUT).await.map_err(|_| closed())
+        self.0.send(message).await.map_err(|_| closed())
     }
 }
 
-fn closed() -> StoreError {
+/// Returns the error of a snapshot that its engine or its receiver has closed.
+pub(super) fn closed() -> StoreError {
     StoreError::Unavailable("the snapshot was closed because its reader received nothing for a minute".to_owned())
 }
 

@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params, params_from_iter};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::line::{ImportOutcome, ImportResult, ImportRow, OnDuplicate};
-use super::snapshot::{LastIds, Selection, Snapshot, SnapshotMessage, SnapshotSender, SnapshotStart};
+use super::snapshot::{LastIds, Selection, Snapshot, SnapshotMessage, SnapshotSender, SnapshotStart, closed};
 use super::table::{Cell, Chunk, KEYS, PLANTS, SHARES, Table, USERS, names};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::new_file::{NewFile, beside};
@@ -27,6 +27,8 @@ use crate::url::StoreUrl;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::{UserId, UserName};
 
+/// Timeout for the receiver to receive a chunk. The WAL cannot be reset during a snapshot, and grows with every write.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The first schema versions with idempotency keys and shares, with creators of tokens and shares by name, and with one table of
 /// shares.
 const KEYS_SINCE: i64 = 2;
@@ -153,9 +155,10 @@ impl SnapshotReader {
         Ok(chunk)
     }
 
-    /// Sends a message. Waits for the receiver if the channel is full.
+    /// Sends a message. Fails if the receiver receives nothing until the timeout.
     fn send(&self, message: Result<SnapshotMessage, StoreError>) -> Result<(), StoreError> {
-        self.runtime.block_on(self.sender.send(message))
+        let sending = async { timeout(STALL_TIMEOUT, self.sender.send(message)).await };
+        self.runtime.block_on(sending).unwrap_or_else(|_| Err(closed()))
     }
 }
 
