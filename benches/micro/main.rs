@@ -37,6 +37,7 @@ impl Fixture {
             admin_timeout: TIMEOUT,
             timeout: TIMEOUT,
             await_server: false,
+            worker_addresses: None,
         };
         let store = Store::open(&format!("sqlite:{file}").parse::<StoreUrl>()?, options).await?.store;
         let name = UserName::parse("ada")?;

@@ -12,7 +12,7 @@ use super::table::{
     Column::{Number, Text},
 };
 use super::terminal::ProgressBar;
-use plantstore_server::value_parser::group_digits;
+use plantstore_server::value_parser::{group_digits, number};
 use plantstore_store::transfer::{self, ContentDigest, RestoreTarget, Selection, Snapshot, TableDigest};
 use plantstore_store::{OpenError, SchemaChange, Store, StoreUrl};
 
@@ -28,6 +28,10 @@ pub(super) struct Migrate {
     /// Also distribute the tables over the workers of this extension of PostgreSQL
     #[arg(long, value_name = "EXTENSION", value_parser = ["citus"])]
     distribute: Option<String>,
+    /// Number of shards that each worker gets when the tables are distributed. One is the cheapest; more can be moved to new
+    /// workers without being split
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "distribute", value_parser = number::<u32>(1..=1_000))]
+    shards_per_worker: u32,
 }
 
 impl Migrate {
@@ -38,7 +42,7 @@ impl Migrate {
 
     fn distribute(&self) -> anyhow::Result<()> {
         let url = self.store.url()?;
-        let tables = block_on(async { Ok(Store::distribute(&url, STORE_TIMEOUT).await?) })?;
+        let tables = block_on(async { Ok(Store::distribute(&url, self.shards_per_worker, STORE_TIMEOUT).await?) })?;
         let mut output = io::stderr();
         for table in &tables {
             let already = if table.was_placed { "" } else { " already" };

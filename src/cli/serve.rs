@@ -29,7 +29,7 @@ use super::environment::switch;
 use super::store_options::StoreOption;
 use super::user::SWEEP_PAUSE;
 use plantstore_server::{Server, ServerSettings, Tls, TrustedProxies};
-use plantstore_store::{OpenOptions, SWEEP_DELAY, SchemaChange, Store, StoreUrl};
+use plantstore_store::{OpenOptions, SWEEP_DELAY, SchemaChange, Store, StoreUrl, WorkerAddress};
 
 /// Time between two sweeps when there was nothing to remove.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -63,6 +63,15 @@ pub(super) struct Options {
     /// Exit with an error if there is no store or its schema is not up to date, instead of changing it
     #[arg(long, env = "PLANTSTORE_NO_MIGRATE", value_parser = switch)]
     no_migrate: bool,
+    /// The address at which this node reaches a worker of Citus, if it is not the one in Citus' catalog, as
+    /// CATALOG-HOST:PORT=HOST:PORT. Can be repeated
+    #[arg(
+        long = "worker-address",
+        value_name = "ADDRESS=ADDRESS",
+        env = "PLANTSTORE_WORKER_ADDRESS",
+        value_delimiter = ','
+    )]
+    worker_addresses: Vec<WorkerAddress>,
     /// Do not serve the web console at `/`
     #[arg(long, env = "PLANTSTORE_NO_CONSOLE", value_parser = switch)]
     no_console: bool,
@@ -152,6 +161,7 @@ impl Options {
             admin_timeout: OPEN_TIMEOUT,
             timeout: self.limits.store_timeout,
             await_server: true,
+            worker_addresses: Some(self.worker_addresses.clone()),
         };
         let store = Arc::new(Store::open(url, options).await?.store);
         if let Err(error) = store.ping().await {

@@ -87,6 +87,7 @@ impl StoreOption {
                 admin_timeout: STORE_TIMEOUT,
                 timeout: STORE_TIMEOUT,
                 await_server: false,
+                worker_addresses: None,
             };
             let OpenedStore { store, is_new } = Store::open(&url, options).await?;
             if is_new {

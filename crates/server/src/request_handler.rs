@@ -267,6 +267,7 @@ mod tests {
             admin_timeout: timeout,
             timeout,
             await_server: false,
+            worker_addresses: None,
         };
         let opened = Store::open(&StoreUrl::Sqlite(file), options).await.expect("a store");
         Arc::new(opened.store)

@@ -21,7 +21,7 @@ pub use self::accounts::{
     SWEEP_DELAY, ShareState, StoredName, StoredShare, StoredToken, StoredUser, TOKENS_MAX,
 };
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
-pub use self::options::{OpenOptions, SchemaChange};
+pub use self::options::{OpenOptions, SchemaChange, WorkerAddress};
 pub use self::plants::{
     IdempotencyKey, ListStep, PlantRange, StoredError, Version, WriteContext, WriteOutcome, end_ranges_after,
 };

@@ -1,5 +1,6 @@
 //! Options for opening a store.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::OpenError;
@@ -35,7 +36,32 @@ pub(crate) fn report_migration(url: &StoreUrl, from: i64, to: i64) {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Address of a worker of Citus as this process reaches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerAddress {
+    /// Host and port in the catalog of Citus, as `HOST:PORT`.
+    pub known_as: String,
+    pub host: String,
+    pub port: u16,
+}
+
+impl FromStr for WorkerAddress {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const FORM: &str = "must be CATALOG-HOST:PORT=HOST:PORT, such as 10.0.0.5:5432=worker1.example:5432";
+        let (known_as, address) = text.split_once('=').ok_or(FORM)?;
+        let (host, port) = address.rsplit_once(':').ok_or(FORM)?;
+        let is_address =
+            known_as.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        if !is_address || host.is_empty() {
+            return Err(FORM);
+        }
+        Ok(Self { known_as: known_as.to_owned(), host: host.to_owned(), port: port.parse().map_err(|_| FORM)? })
+    }
+}
+
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub schema_change: SchemaChange,
     /// Capacity of the write queue; one more write is [`StoreError::Overloaded`](crate::StoreError::Overloaded).
@@ -47,4 +73,6 @@ pub struct OpenOptions {
     pub timeout: Duration,
     /// Retry for some seconds if the database server does not accept connections yet; otherwise fail immediately.
     pub await_server: bool,
+    /// Connect to each worker of Citus, at these addresses if they differ from the catalog; if `None`, only to the server of the URL.
+    pub worker_addresses: Option<Vec<WorkerAddress>>,
 }

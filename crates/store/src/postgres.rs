@@ -6,6 +6,7 @@
 mod citus;
 mod connect;
 mod engine;
+mod lane;
 mod metrics;
 mod read;
 mod schema;

@@ -31,6 +31,7 @@ macro_rules! dispatch {
 }
 pub(crate) use dispatch;
 
+#[expect(clippy::large_enum_variant, reason = "a process has one store")]
 pub enum Store {
     Sqlite(Sqlite),
     Postgres(Postgres),
@@ -60,14 +61,18 @@ impl Store {
     }
 
     /// Distributes the tables of a PostgreSQL database over the workers of the extension Citus, and returns where each table is.
-    /// Can be repeated.
-    pub async fn distribute(url: &StoreUrl, timeout: Duration) -> Result<Vec<PlacedTable>, OpenError> {
+    /// Can be repeated; tables that are distributed keep their shards.
+    pub async fn distribute(
+        url: &StoreUrl,
+        shards_per_worker: u32,
+        timeout: Duration,
+    ) -> Result<Vec<PlacedTable>, OpenError> {
         match url {
             StoreUrl::Sqlite(_) => {
                 let reason = "only PostgreSQL with the extension Citus can distribute its tables";
                 Err(OpenError::Unfit(url.clone(), reason.to_owned()))
             }
-            StoreUrl::Postgres(url) => postgres::distribute(url, timeout).await,
+            StoreUrl::Postgres(url) => postgres::distribute(url, shards_per_worker, timeout).await,
         }
     }
 
@@ -84,12 +89,12 @@ impl Store {
         key: Option<IdempotencyKey>,
     ) -> Result<WriteOutcome, StoreError> {
         let key = self.claim(context.user, key).await?;
-        self.queue().write(context.user, |reply| Job::Create { context, plant, key, reply }).await
+        self.queue_of(context).write(context.user, |reply| Job::Create { context, plant, key, reply }).await
     }
 
     /// Returns true if the write queue has a place for a write of this user.
     pub fn has_write_capacity(&self, user: UserId) -> bool {
-        self.queue().has_capacity(user)
+        self.queue_of(WriteContext { user, owner: user }).has_capacity(user)
     }
 
     /// Deletes a plant of the owner. An idempotency key works as in [`Store::create`].
@@ -100,14 +105,15 @@ impl Store {
         key: Option<IdempotencyKey>,
     ) -> Result<WriteOutcome, StoreError> {
         let key = self.claim(context.user, key).await?;
-        self.queue().write(context.user, |reply| Job::Delete { context, id, key, reply }).await
+        self.queue_of(context).write(context.user, |reply| Job::Delete { context, id, key, reply }).await
     }
 
     /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
     /// Stores nothing if the user was deleted meanwhile.
     pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteOutcome, StoreError> {
         let key = dispatch!(self, engine => engine.claim(user, key).await)?;
-        self.queue().write(user, |reply| Job::StoreRejection { user, key, reply }).await
+        let context = WriteContext { user, owner: user };
+        self.queue_of(context).write(user, |reply| Job::StoreRejection { user, key, reply }).await
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
@@ -176,6 +182,14 @@ impl Store {
         dispatch!(self, engine => engine.ping().await)
     }
 
+    /// Returns the servers whose users cannot be served, while others can.
+    pub fn lost_servers(&self) -> Vec<String> {
+        match self {
+            Self::Sqlite(_) => Vec::new(),
+            Self::Postgres(engine) => engine.lost_servers(),
+        }
+    }
+
     /// Writes the metrics, without waiting for the store.
     pub fn write_metrics(&self, exposition: &mut Exposition) {
         let engine = match self {
@@ -187,7 +201,6 @@ impl Store {
             "Storage engine; the value is always 1.",
             &[("engine", engine.into())],
         );
-        self.queue().write_metrics(exposition);
         dispatch!(self, engine => engine.write_metrics(exposition));
     }
 
@@ -197,8 +210,16 @@ impl Store {
         dispatch!(self, engine => engine.close().await);
     }
 
-    pub(crate) fn queue(&self) -> &WriteQueue {
+    /// Returns the queue for users and tokens.
+    pub(crate) fn queue(&self) -> WriteQueue {
         dispatch!(self, engine => engine.queue())
+    }
+
+    fn queue_of(&self, context: WriteContext) -> WriteQueue {
+        match self {
+            Self::Sqlite(engine) => engine.queue(),
+            Self::Postgres(engine) => engine.queue_of(context),
+        }
     }
 
     async fn claim(&self, user: UserId, key: Option<IdempotencyKey>) -> Result<Option<Box<ClaimedKey>>, StoreError> {

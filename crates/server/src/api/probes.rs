@@ -30,7 +30,11 @@ pub(crate) async fn readyz(
         return Err(ApiError::Draining);
     }
     checked?;
-    Ok(uncached_json(r#"{"status":"ready"}"#))
+    let lost = api.store.lost_servers();
+    if lost.is_empty() {
+        return Ok(uncached_json(r#"{"status":"ready"}"#));
+    }
+    Ok(uncached_json(json!({"status": "ready", "lost": lost}).to_string()))
 }
 
 /// Returns the schema of the body of a probe with this status.

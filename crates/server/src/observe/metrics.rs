@@ -194,8 +194,8 @@ impl RequestMetrics {
 fn labels(
     route: &'static str,
     method: &'static str,
-    more: &[(&'static str, LabelValue)],
-) -> Vec<(&'static str, LabelValue)> {
+    more: &[(&'static str, LabelValue<'static>)],
+) -> Vec<(&'static str, LabelValue<'static>)> {
     [&[("method", method.into()), ("route", route.into())], more].concat()
 }
 

@@ -251,6 +251,7 @@ pub(crate) fn reply(job: Job, result: Result<JobOutcome, StoreError>) {
 }
 
 /// The callers' side of the queue.
+#[derive(Clone)]
 pub(crate) struct WriteQueue {
     sender: mpsc::Sender<Job>,
     /// The last places of the queue. They are shared fairly, so that no user keeps out the writes of others.
@@ -285,10 +286,10 @@ impl WriteQueue {
         let _ = self.submit(Job::RecordTokenUse { token, day });
     }
 
-    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        let capacity = self.sender.max_capacity();
-        let depth = capacity - self.sender.capacity();
-        exposition.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], depth);
+    pub(crate) fn write_metrics(queues: &[&Self], exposition: &mut Exposition) {
+        let capacity: usize = queues.iter().map(|queue| queue.sender.max_capacity()).sum();
+        let free: usize = queues.iter().map(|queue| queue.sender.capacity()).sum();
+        exposition.gauge("plantstore_write_queue_depth", "Writes in the write queue.").sample(&[], capacity - free);
         exposition
             .gauge("plantstore_write_queue_capacity", "Maximum length of the write queue (--write-queue).")
             .sample(&[], capacity);

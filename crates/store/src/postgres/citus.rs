@@ -5,8 +5,10 @@ mod dialect;
 mod distribution;
 #[cfg(test)]
 mod rules;
+mod shards;
 
 pub(crate) use self::dialect::{Dialect, execute_each};
 pub(crate) use self::distribution::distribute;
 pub(super) use self::distribution::place_new_tables;
 pub use self::distribution::{PlacedTable, Placement};
+pub(super) use self::shards::{HashRanges, ShardServer, hash, read_servers};

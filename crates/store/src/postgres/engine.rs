@@ -1,25 +1,25 @@
-//! The engine: readers, writer, and helpers for administrative operations.
+//! The engine: its lanes, and administrative operations, which use the main lane's server.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{FutureExt as _, join_all, select_ok};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::task::AbortHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
 use super::citus::Dialect;
 use super::connect::{AdminConnection, Connector, NO_RESPONSE, is_conflict, store_error};
+use super::lane::{Lane, Lanes, keep_current};
 use super::metrics::PostgresMetrics;
-use super::read::{Readers, VersionReader};
 use super::schema;
-use super::write::{KeyLocks, Writer};
 use crate::error::{OpenError, StoreError};
 use crate::metrics::SweepMetrics;
 use crate::options::OpenOptions;
-use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteQueue};
+use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteContext, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::{PostgresUrl, StoreUrl};
 use plantstore_model::user::UserId;
@@ -30,20 +30,16 @@ const REQUEST_OPERATIONS_MAX: usize = 4;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// Message for the log and the operator.
 const LOST_DURING_COMMIT: &str = "the connection was lost during the commit";
-/// Minimum number of read connections.
-const READERS_MIN: usize = 2;
 
 /// The PostgreSQL engine.
 pub struct Postgres {
-    connector: Arc<Connector>,
-    pub(super) readers: Arc<Readers>,
-    pub(super) version_reader: VersionReader,
-    writer: Writer,
+    pub(super) lanes: Arc<Lanes>,
+    /// Keeps the placement of users current, if there are several lanes.
+    refresh: Option<AbortHandle>,
     in_flight_keys: InFlightKeys,
-    key_locks: KeyLocks,
     admin_timeout: Duration,
     request_operations: Semaphore,
-    pub(super) metrics: Arc<PostgresMetrics>,
+    metrics: Arc<PostgresMetrics>,
 }
 
 impl Postgres {
@@ -53,32 +49,44 @@ impl Postgres {
         let connector = Connector::new(url, options.timeout, &metrics);
         let connector = connector.map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
         let (_, dialect, created) = schema::start(&connector, &store_url, &options).await?;
-        let connector = Arc::new(connector);
-        let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
-        let readers = Arc::new(Readers::new(&connector, readers, &metrics));
+        let is_distributed = dialect == Dialect::Citus && options.worker_addresses.is_some();
+        let admin_timeout = options.admin_timeout;
+        let lanes = Arc::new(Lanes::start(url, &Arc::new(connector), options));
+        if is_distributed {
+            let placed = lanes.refresh().await;
+            placed.map_err(|error| OpenError::Unreachable(store_url, error.to_string()))?;
+        }
         let engine = Self {
-            version_reader: VersionReader::start(&readers, dialect),
-            readers,
-            writer: Writer::start(&connector, options.write_queue, &metrics),
+            refresh: is_distributed.then(|| keep_current(&lanes).abort_handle()),
+            lanes,
             in_flight_keys: InFlightKeys::default(),
-            key_locks: KeyLocks::new(&connector),
-            admin_timeout: options.admin_timeout,
+            admin_timeout,
             request_operations: Semaphore::new(REQUEST_OPERATIONS_MAX),
-            connector,
             metrics,
         };
         Ok((engine, created))
     }
 
-    pub(crate) fn queue(&self) -> &WriteQueue {
-        self.writer.queue()
+    /// Returns the queue for users and tokens.
+    pub(crate) fn queue(&self) -> WriteQueue {
+        self.lanes.main.writer.queue().clone()
     }
 
+    /// Returns the queue for the plants of these users.
+    pub(crate) fn queue_of(&self, context: WriteContext) -> WriteQueue {
+        self.lanes.of_write(context).writer.queue().clone()
+    }
+
+    /// Checks that at least one lane of users works.
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        let deadline = Instant::now() + self.connector.timeout;
-        self.writer.ping(deadline).await?;
-        self.key_locks.ping(deadline).await?;
-        self.readers.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
+        let lanes = self.lanes.serving();
+        select_ok(lanes.iter().map(|lane| lane.ping().boxed())).await.map(|((), _)| ())
+    }
+
+    /// Returns the servers that are not connected, while others are.
+    pub(crate) fn lost_servers(&self) -> Vec<String> {
+        let lost = self.lanes.serving().into_iter().filter(|lane| !lane.is_connected());
+        lost.map(|lane| lane.server.clone()).collect()
     }
 
     pub(crate) fn sweep_metrics(&self) -> &SweepMetrics {
@@ -86,31 +94,31 @@ impl Postgres {
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        let lanes = self.lanes.all();
+        let queues: Vec<&WriteQueue> = lanes.iter().map(|lane| lane.writer.queue()).collect();
+        WriteQueue::write_metrics(&queues, exposition);
         self.metrics.write(exposition);
+        let mut up = exposition.gauge("plantstore_lane_up", "1 if the lane to this server is connected, otherwise 0.");
+        for lane in &lanes {
+            up.sample(&[("server", lane.server.as_str().into())], u8::from(lane.is_connected()));
+        }
     }
 
     pub(crate) async fn close(&self) {
-        self.writer.finish().await;
+        join_all(self.lanes.all().iter().map(|lane| lane.writer.finish())).await;
     }
 
     /// Claims an idempotency key for a request, in this process and then among all nodes.
     pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
         let claimed = self.in_flight_keys.claim(user, key)?;
-        match self.key_locks.lock(user, &claimed.key).await? {
+        let lane = self.lanes.of(user);
+        match lane.key_locks.lock(user, &claimed.key).await? {
             Some(lock) => claimed.hold_node_lock(lock),
             // The lock of a request whose outcome is stored may not be released yet.
-            None if self.has_key(user, &claimed.key).await? => {}
+            None if has_key(&lane, user, &claimed.key).await? => {}
             None => return Err(StoreError::InFlight),
         }
         Ok(claimed)
-    }
-
-    async fn has_key(&self, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
-        let (user, hash) = (user.get(), key.hash);
-        let found = self.readers.read(|session| async move {
-            session.client.query_opt(&session.statements.has_key, &[&user, &hash.as_slice()]).await
-        });
-        found.await.map(|row| row.is_some())
     }
 
     /// Returns the rows of a query. The statement is prepared once for each connection.
@@ -119,7 +127,8 @@ impl Postgres {
         text: &'static str,
         values: &[&dyn Parameter],
     ) -> Result<Vec<T>, StoreError> {
-        let found = self.readers.read(|session| async move {
+        let lane = self.lanes.any();
+        let found = lane.readers.read(|session| async move {
             let statement = session.prepared(text).await?;
             session.client.query(&statement, &parameters(values)).await
         });
@@ -143,14 +152,14 @@ impl Postgres {
         let (timeout, _permit) = match origin {
             Origin::Operator => (self.admin_timeout, None),
             Origin::Request => {
-                let timeout = self.connector.timeout;
+                let timeout = self.connector().timeout;
                 let permit = tokio::time::timeout(timeout, self.request_operations.acquire()).await;
                 let permit =
                     permit.map_err(|_| StoreError::Unavailable("too many changes wait for the database".to_owned()))?;
                 (timeout, Some(permit))
             }
         };
-        let connection = AdminConnection::open(&self.connector, timeout).await?;
+        let connection = AdminConnection::open(self.connector(), timeout).await?;
         let transaction = Transaction { client: Arc::clone(&connection.client), dialect: connection.dialect };
         let working = async {
             loop {
@@ -168,9 +177,29 @@ impl Postgres {
         Ok(done)
     }
 
-    pub(crate) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
-        AdminConnection::open(&self.connector, self.admin_timeout).await
+    fn connector(&self) -> &Connector {
+        &self.lanes.main.connector
     }
+
+    pub(crate) async fn admin_connection(&self) -> Result<AdminConnection, StoreError> {
+        AdminConnection::open(self.connector(), self.admin_timeout).await
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if let Some(refresh) = &self.refresh {
+            refresh.abort();
+        }
+    }
+}
+
+async fn has_key(lane: &Lane, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
+    let (user, hash) = (user.get(), key.hash);
+    let found = lane.readers.read(|session| async move {
+        session.client.query_opt(&session.statements.has_key, &[&user, &hash.as_slice()]).await
+    });
+    found.await.map(|row| row.is_some())
 }
 
 /// An open transaction.

@@ -118,12 +118,12 @@ statements! {
     create_writer:
         "INSERT INTO plantstore.collections (user_id, version) VALUES ($1, 0) ON CONFLICT (user_id) DO NOTHING",
     // Uses the index and thus the order of users, so that two nodes that change the same users do not deadlock. The row of a user
-    // is locked until the commit. For the versions see `next_version`. The row of the writer `$2` gets the commit id `$3`, and
-    // is not returned if it does not contain `$4`, the commit before.
+    // is locked until the commit. For the versions see `next_version`. The version of the writer's row `$2` is the commit id. The row
+    // is not returned if it does not contain `$3`, the commit before.
     advance_versions:
         "UPDATE plantstore.collections
-         SET version = CASE WHEN user_id = $2 THEN $3 ELSE greatest(version + 1, (extract(epoch FROM now()) * 1000000)::bigint) END
-         WHERE user_id = ANY($1::bigint[]) AND (user_id <> $2 OR version = $4) RETURNING user_id",
+         SET version = greatest(version + 1, (extract(epoch FROM now()) * 1000000)::bigint)
+         WHERE user_id = ANY($1::bigint[]) AND (user_id <> $2 OR version = $3) RETURNING user_id, version",
     // Waits until no transaction has locked these rows. A write, so that its commit waits for the standby: a commit id that only
     // this server has may be lost in a failover.
     lock_users:

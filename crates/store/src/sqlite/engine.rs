@@ -73,8 +73,8 @@ impl Sqlite {
         Ok((engine, created))
     }
 
-    pub(crate) fn queue(&self) -> &WriteQueue {
-        &self.writer.queue
+    pub(crate) fn queue(&self) -> WriteQueue {
+        self.writer.queue.clone()
     }
 
     /// Claims an idempotency key for a request.
@@ -95,6 +95,7 @@ impl Sqlite {
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        WriteQueue::write_metrics(&[&self.writer.queue], exposition);
         self.writer.metrics.write(exposition);
         self.wal_metrics.write(exposition);
         self.sweep_metrics.write(exposition);

@@ -54,8 +54,15 @@ async fn connect(
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let connector =
         Connector::new(url, timeout, &Arc::default()).map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-    let options =
-        OpenOptions { schema_change, write_queue: 1, readers: 1, admin_timeout: timeout, timeout, await_server: false };
+    let options = OpenOptions {
+        schema_change,
+        write_queue: 1,
+        readers: 1,
+        admin_timeout: timeout,
+        timeout,
+        await_server: false,
+        worker_addresses: None,
+    };
     let (client, dialect, _) = start(&connector, &store_url, &options).await?;
     Ok((client, dialect, store_url))
 }
@@ -292,7 +299,7 @@ impl Importer {
         let BatchOwners { ids, new_users } = self.owners(batch).await?;
         let key_of = |row: &ImportRow| (ids[row.owner.as_str()], row.plant.id.get());
         let owners: BTreeSet<i64> = ids.values().copied().collect();
-        client.execute(&self.statements.advance_versions, &[&Vec::from_iter(owners), &0_i64, &0_i64, &0_i64]).await?;
+        client.execute(&self.statements.advance_versions, &[&Vec::from_iter(owners), &0_i64, &0_i64]).await?;
         // Only the first of several rows with the same key is sent.
         let mut firsts = HashMap::new();
         for (index, row) in batch.iter().enumerate() {

@@ -7,24 +7,24 @@ use super::instruments::{Buckets, Histogram, Observation};
 
 /// The value of a label.
 #[derive(Clone, Copy, Debug)]
-pub enum LabelValue {
-    Word(&'static str),
+pub enum LabelValue<'a> {
+    Word(&'a str),
     Number(u32),
 }
 
-impl From<&'static str> for LabelValue {
-    fn from(word: &'static str) -> Self {
+impl<'a> From<&'a str> for LabelValue<'a> {
+    fn from(word: &'a str) -> Self {
         Self::Word(word)
     }
 }
 
-impl From<u32> for LabelValue {
+impl From<u32> for LabelValue<'_> {
     fn from(number: u32) -> Self {
         Self::Number(number)
     }
 }
 
-impl fmt::Display for LabelValue {
+impl fmt::Display for LabelValue<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Word(word) => formatter.write_str(word),
@@ -33,7 +33,7 @@ impl fmt::Display for LabelValue {
     }
 }
 
-pub type Labels<'a> = &'a [(&'static str, LabelValue)];
+pub type Labels<'a> = &'a [(&'static str, LabelValue<'a>)];
 
 /// Format of an exposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -118,7 +118,11 @@ pub(in crate::postgres) async fn place_new_tables(client: &Client, dialect: Dial
 }
 
 /// Distributes the tables of a database, which must have the current schema. Tables that are distributed stay as they are.
-pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<Vec<PlacedTable>, OpenError> {
+pub(crate) async fn distribute(
+    url: &PostgresUrl,
+    shards_per_worker: u32,
+    timeout: Duration,
+) -> Result<Vec<PlacedTable>, OpenError> {
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let unfit = |reason: String| OpenError::Unfit(store_url.clone(), reason);
     let connector = Connector::new(url, timeout, &Arc::default()).map_err(unfit)?;
@@ -129,6 +133,7 @@ pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<V
         admin_timeout: timeout,
         timeout,
         await_server: false,
+        worker_addresses: None,
     };
     let (client, _, _) = schema::start(&connector, &store_url, &options).await?;
     let distributing = async {
@@ -138,6 +143,7 @@ pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<V
         schema::begin(&client).await?;
         // All operations of a transaction must use the same connection to each worker.
         client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
+        set_shard_count(&client, shards_per_worker).await?;
         let placed = place_tables(&client).await?;
         set_defaults(&client).await?;
         client.batch_execute("COMMIT").await?;
@@ -145,6 +151,14 @@ pub(crate) async fn distribute(url: &PostgresUrl, timeout: Duration) -> Result<V
     };
     let distributed: Result<_, Error> = distributing.await;
     distributed.map_err(|error| explain(&error, &store_url))?.map_err(unfit)
+}
+
+/// Sets the number of shards for the open transaction.
+async fn set_shard_count(client: &Client, shards_per_worker: u32) -> Result<(), Error> {
+    const SET: &str = "
+        SELECT set_config('citus.shard_count', (count(*) * $1)::text, true)
+        FROM pg_catalog.pg_dist_node WHERE isactive AND noderole = 'primary' AND shouldhaveshards";
+    client.execute(SET, &[&i64::from(shards_per_worker)]).await.map(|_| ())
 }
 
 /// Sets the defaults of the planner and the search path on all servers. The settings of a session do not apply on workers, which

@@ -101,35 +101,14 @@ pub(crate) struct Connector {
 
 impl Connector {
     pub(crate) fn new(url: &PostgresUrl, timeout: Duration, metrics: &Arc<PostgresMetrics>) -> Result<Self, String> {
-        let hosts = url.hosts().map(|(host, port)| {
-            let mut config = Config::new();
-            match host {
-                // `Direct`, because the negotiator asks for TLS itself.
-                Host::Tcp(name) if url.tls_mode != TlsMode::Disable => {
-                    config.host(name).ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct)
-                }
-                Host::Tcp(name) => config.host(name).ssl_mode(SslMode::Disable),
-                Host::Unix(path) => config.host_path(path).ssl_mode(SslMode::Disable),
-            };
-            config.port(port);
-            let from = &url.config;
-            from.get_user().map(|user| config.user(user));
-            from.get_password().map(|password| config.password(password));
-            from.get_dbname().map(|name| config.dbname(name));
-            from.get_options().map(|options| config.options(options));
-            config
-                .application_name(from.get_application_name().unwrap_or("plantstore"))
-                .channel_binding(from.get_channel_binding())
-                .target_session_attrs(TargetSessionAttrs::ReadWrite)
-                // A host name may have several addresses, and the first may not respond.
-                .connect_timeout(CONNECT_TIMEOUT.0 / 2)
-                .tcp_user_timeout(TCP_TIMEOUT)
-                .keepalives_idle(KEEPALIVE)
-                .keepalives_interval(Duration::from_secs(1))
-                .keepalives_retries(3);
-            config
-        });
-        Ok(Self { hosts: hosts.collect(), tls: negotiator(url)?, timeout, metrics: Arc::clone(metrics) })
+        let hosts = url.hosts().map(|(host, port)| config_of(url, host, port)).collect();
+        Ok(Self { hosts, tls: negotiator(url)?, timeout, metrics: Arc::clone(metrics) })
+    }
+
+    /// Returns a connector for another server, with everything else of this URL.
+    pub(in crate::postgres) fn for_server(&self, url: &PostgresUrl, host: &str, port: u16) -> Self {
+        let hosts = vec![config_of(url, &Host::Tcp(host.to_owned()), port)];
+        Self { hosts, tls: self.tls.clone(), timeout: self.timeout, metrics: Arc::clone(&self.metrics) }
     }
 
     pub(in crate::postgres) fn connect_timeout(&self) -> Duration {
@@ -205,6 +184,35 @@ impl Connector {
         join_all(settings.iter().map(|setting| client.batch_execute(setting))).await;
         Ok(dialect)
     }
+}
+
+fn config_of(url: &PostgresUrl, host: &Host, port: u16) -> Config {
+    let mut config = Config::new();
+    match host {
+        // `Direct`, because the negotiator asks for TLS itself.
+        Host::Tcp(name) if url.tls_mode != TlsMode::Disable => {
+            config.host(name).ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct)
+        }
+        Host::Tcp(name) => config.host(name).ssl_mode(SslMode::Disable),
+        Host::Unix(path) => config.host_path(path).ssl_mode(SslMode::Disable),
+    };
+    config.port(port);
+    let from = &url.config;
+    from.get_user().map(|user| config.user(user));
+    from.get_password().map(|password| config.password(password));
+    from.get_dbname().map(|name| config.dbname(name));
+    from.get_options().map(|options| config.options(options));
+    config
+        .application_name(from.get_application_name().unwrap_or("plantstore"))
+        .channel_binding(from.get_channel_binding())
+        .target_session_attrs(TargetSessionAttrs::ReadWrite)
+        // A host name may have several addresses, and the first may not respond.
+        .connect_timeout(CONNECT_TIMEOUT.0 / 2)
+        .tcp_user_timeout(TCP_TIMEOUT)
+        .keepalives_idle(KEEPALIVE)
+        .keepalives_interval(Duration::from_secs(1))
+        .keepalives_retries(3);
+    config
 }
 
 /// Returns the setting `lock_timeout` of writers.

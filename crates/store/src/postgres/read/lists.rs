@@ -1,19 +1,18 @@
 //! Lists of the plants of one owner or of several.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use futures_util::{TryStreamExt, join, pin_mut};
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, Row};
+use futures_util::{TryStreamExt, pin_mut};
+use tokio_postgres::Row;
 
-use super::readers::get;
-use super::versions::{versions_by_id, versions_of};
+use super::readers::{Readers, get};
 use crate::error::StoreError;
 use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
-use crate::postgres::citus::Dialect;
-use crate::postgres::connect::DatabaseSession;
 use crate::postgres::engine::Postgres;
+use crate::postgres::lane::Lane;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
@@ -38,7 +37,7 @@ impl Postgres {
         let limit = if rows == usize::MAX { LIST_DEFAULT } else { rows.min(LIST_MAX) };
         // One row more shows if there are more.
         let beyond = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
-        let (found, unread) = self.rows_of(*range, beyond).await?;
+        let (found, unread) = rows_of(&self.lanes.of(range.owner).readers, *range, beyond).await?;
         let Some(first) = found.first() else {
             // Without plants the statement does not return the version.
             return self.list_many(ranges, rows, each).await;
@@ -51,33 +50,6 @@ impl Postgres {
         Ok(ListStep { more, versions: vec![Some(Version::new(version))] })
     }
 
-    /// Returns the first rows of the range, and true if some rows were not read.
-    async fn rows_of(&self, range: PlantRange, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
-        self.readers
-            .read(|session| async move {
-                let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
-                let statements = &session.statements;
-                let (statement, values) = if range.is_bounded() {
-                    (&statements.list_later, &values[..])
-                } else {
-                    (&statements.list_first, &values[..3])
-                };
-                let stream = session.client.query_raw(statement, values).await?;
-                pin_mut!(stream);
-                let (mut found, mut bytes) = (Vec::new(), 0);
-                // The next step reads the rest.
-                while bytes < LIST_BYTES
-                    && let Some(row) = stream.try_next().await?
-                {
-                    bytes += row.raw_size_bytes();
-                    found.push(row);
-                }
-                let unread = bytes >= LIST_BYTES && stream.try_next().await?.is_some();
-                Ok((found, unread))
-            })
-            .await
-    }
-
     async fn list_many(
         &self,
         ranges: &mut [PlantRange],
@@ -85,36 +57,74 @@ impl Postgres {
         each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<ListStep, StoreError> {
         let fetch_sizes = fetch_sizes(ranges, rows);
+        let limits = fetch_sizes.iter().map(|fetch_size| i64::try_from(fetch_size + 1).unwrap_or(i64::MAX)).collect();
+        let (versions, pages) = if self.lanes.are_several() {
+            self.read_each(ranges, limits, &fetch_sizes).await?
+        } else {
+            pages(&self.read_together(ranges, limits).await?, &fetch_sizes)?
+        };
+        Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
+    }
+
+    /// Returns the rows of `list_many`.
+    async fn read_together(&self, ranges: &[PlantRange], limits: Vec<i64>) -> Result<Vec<Row>, StoreError> {
         let column = |value: fn(&PlantRange) -> i64| ranges.iter().map(value).collect::<Vec<_>>();
         let columns = [
             column(|range| range.owner.get()),
             column(|range| range.from),
             column(|range| range.through),
             column(|range| range.as_of),
-            fetch_sizes.iter().map(|fetch_size| i64::try_from(fetch_size + 1).unwrap_or(i64::MAX)).collect(),
+            limits,
         ];
-        let (columns, owners) = (&columns, &*ranges);
-        let read = self.readers.read(|session| async move {
-            match session.dialect {
-                Dialect::Postgres => {
-                    let values = columns.each_ref().map(|column| column as &(dyn ToSql + Sync));
-                    session.client.query(&session.statements.list_many, &values).await.map(FoundLists::Joined)
-                }
-                Dialect::Citus => read_each(&session, owners, columns).await,
-            }
-        });
-        let (versions, pages) = match read.await? {
-            FoundLists::Joined(rows) => pages(&rows, &fetch_sizes)?,
-            FoundLists::Separate { versions, lists } => {
-                let owners: Vec<UserId> = owners.iter().map(|range| range.owner).collect();
-                separate_pages(versions_of(&versions_by_id(&versions)?, &owners), &lists, &fetch_sizes)?
-            }
-        };
-        Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
+        self.lanes.main.readers.rows(|session| &session.statements.list_many, columns).await
     }
 
+    /// Reads the versions first and then each list, because the owners' rows may be on different servers. So a list may be newer than
+    /// its version, and the lists of two owners may be from different moments. Plants of a deleted user are left out.
+    async fn read_each(
+        &self,
+        ranges: &[PlantRange],
+        limits: Vec<i64>,
+        wanted: &[usize],
+    ) -> Result<(Vec<Option<Version>>, Vec<FetchedRows>), StoreError> {
+        let owners: Vec<UserId> = ranges.iter().map(|range| range.owner).collect();
+        let versions = self.versions(&owners).await?;
+        let lists = versions.iter().zip(ranges).zip(limits).map(async |((version, range), limit)| {
+            if range.is_empty() || version.is_none() {
+                return Ok(Vec::new());
+            }
+            let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
+            self.lanes.of(range.owner).readers.rows(|session| &session.statements.list_later, values).await
+        });
+        let lists = try_join_all(lists).await?;
+        let pages = lists.iter().zip(wanted).map(|(rows, wanted)| {
+            let plants =
+                rows.iter().map(|row| Ok(PlantRow { id: get(row, 1)?, name: get(row, 2)?, tag: get(row, 3)? }));
+            Ok(FetchedRows::new(plants.collect::<Result<_, StoreError>>()?, *wanted))
+        });
+        let pages = pages.collect::<Result<_, StoreError>>()?;
+        Ok((versions, pages))
+    }
+
+    /// Asks the lanes of the users concurrently.
     pub(crate) async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
-        self.version_reader.read(users).await
+        if let [user] = users {
+            return self.lanes.of(*user).version_reader.read(users).await;
+        }
+        let mut of_lanes: Vec<(Arc<Lane>, Vec<UserId>)> = Vec::new();
+        for user in users {
+            let lane = self.lanes.of(*user);
+            match of_lanes.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &lane)) {
+                Some((_, users)) => users.push(*user),
+                None => of_lanes.push((lane, vec![*user])),
+            }
+        }
+        let read = of_lanes.iter().map(async |(lane, users)| {
+            let versions = lane.version_reader.read(users).await?;
+            Ok::<_, StoreError>(users.iter().copied().zip(versions).collect::<Vec<_>>())
+        });
+        let found: HashMap<UserId, Option<Version>> = try_join_all(read).await?.into_iter().flatten().collect();
+        Ok(users.iter().map(|user| found.get(user).copied().flatten()).collect())
     }
 
     pub(crate) async fn page_end(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
@@ -122,7 +132,7 @@ impl Postgres {
         while remaining > 0 {
             let step = remaining.min(PAGE_END_STEP);
             let values = [range.owner.get(), range.from, range.through, range.as_of, i64::from(step - 1)];
-            let found = self.readers.rows(|session| &session.statements.page_end, values).await?;
+            let found = self.lanes.of(range.owner).readers.rows(|session| &session.statements.page_end, values).await?;
             let [last, _next] = &found[..] else {
                 return Ok(None);
             };
@@ -157,49 +167,31 @@ fn emit(
     Ok(false)
 }
 
-/// Rows of the lists of several owners.
-enum FoundLists {
-    /// Rows of `list_many`.
-    Joined(Vec<Row>),
-    /// Rows of `versions`, and rows of `list_later` for each owner.
-    Separate { versions: Vec<Row>, lists: Vec<Vec<Row>> },
-}
-
-/// Reads the versions first and then each list, because the owners' rows may be on different workers. So a list may be newer than
-/// its version, and the lists of two owners may be from different moments.
-async fn read_each(
-    session: &DatabaseSession,
-    ranges: &[PlantRange],
-    [owners, from, through, as_of, limits]: &[Vec<i64>; 5],
-) -> Result<FoundLists, Error> {
-    let (client, statements) = (&session.client, &session.statements);
-    let lists = ranges.iter().enumerate().map(async |(index, range)| {
-        if range.is_empty() {
-            return Ok(Vec::new());
-        }
-        let values: [&(dyn ToSql + Sync); 5] =
-            [&owners[index], &from[index], &limits[index], &through[index], &as_of[index]];
-        client.query(&statements.list_later, &values).await
-    });
-    // The statements are polled and thus sent in this order, without waiting for each other.
-    let of_all: [&(dyn ToSql + Sync); 1] = [owners];
-    let (versions, lists) = join!(client.query(&statements.versions, &of_all), try_join_all(lists));
-    Ok(FoundLists::Separate { versions: versions?, lists: lists? })
-}
-
-/// Returns the pages of lists that were read separately. Plants of a deleted user are left out.
-fn separate_pages(
-    versions: Vec<Option<Version>>,
-    lists: &[Vec<Row>],
-    wanted: &[usize],
-) -> Result<(Vec<Option<Version>>, Vec<FetchedRows>), StoreError> {
-    let pages = versions.iter().zip(lists).zip(wanted).map(|((version, rows), wanted)| {
-        let rows = if version.is_some() { &rows[..] } else { &[] };
-        let plants = rows.iter().map(|row| Ok(PlantRow { id: get(row, 1)?, name: get(row, 2)?, tag: get(row, 3)? }));
-        Ok(FetchedRows::new(plants.collect::<Result<_, StoreError>>()?, *wanted))
-    });
-    let pages = pages.collect::<Result<_, StoreError>>()?;
-    Ok((versions, pages))
+/// Returns the first rows of the range, and true if some rows were not read.
+async fn rows_of(readers: &Readers, range: PlantRange, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
+    readers
+        .read(|session| async move {
+            let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
+            let statements = &session.statements;
+            let (statement, values) = if range.is_bounded() {
+                (&statements.list_later, &values[..])
+            } else {
+                (&statements.list_first, &values[..3])
+            };
+            let stream = session.client.query_raw(statement, values).await?;
+            pin_mut!(stream);
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            // The next step reads the rest.
+            while bytes < LIST_BYTES
+                && let Some(row) = stream.try_next().await?
+            {
+                bytes += row.raw_size_bytes();
+                found.push(row);
+            }
+            let unread = bytes >= LIST_BYTES && stream.try_next().await?.is_some();
+            Ok((found, unread))
+        })
+        .await
 }
 
 /// Groups the rows of several lists by list.

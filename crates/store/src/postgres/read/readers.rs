@@ -12,7 +12,6 @@ use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Error, Row, Statement};
 
 use crate::error::StoreError;
-use crate::postgres::citus::Dialect;
 use crate::postgres::connect::{ConnectionRole, Connector, DatabaseConnection, DatabaseSession, describe};
 use crate::postgres::metrics::PostgresMetrics;
 use crate::sql::{ReadableValue, RowSource};
@@ -26,12 +25,12 @@ pub(in crate::postgres) struct Readers {
 }
 
 impl Readers {
-    pub(in crate::postgres) fn new(connector: &Arc<Connector>, count: usize, metrics: &Arc<PostgresMetrics>) -> Self {
+    pub(in crate::postgres) fn new(connector: &Arc<Connector>, count: usize) -> Self {
         Self {
             connections: (0..count).map(|_| DatabaseConnection::new(connector, ConnectionRole::Read)).collect(),
             next: AtomicUsize::new(0),
             timeout: connector.timeout,
-            metrics: Arc::clone(metrics),
+            metrics: Arc::clone(&connector.metrics),
         }
     }
 
@@ -39,9 +38,9 @@ impl Readers {
         self.timeout
     }
 
-    /// Returns the dialect of an open connection, if there is one.
-    pub(in crate::postgres) fn dialect(&self) -> Option<Dialect> {
-        self.connections.iter().find_map(DatabaseConnection::ready).map(|session| session.dialect)
+    /// Returns true if a connection is open.
+    pub(in crate::postgres) fn is_connected(&self) -> bool {
+        self.connections.iter().any(|connection| connection.ready().is_some())
     }
 
     /// Returns the rows of a prepared statement, read on the next connection in turn.

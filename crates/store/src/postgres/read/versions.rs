@@ -14,7 +14,6 @@ use tokio_postgres::Row;
 use super::readers::{Readers, get};
 use crate::error::StoreError;
 use crate::plants::Version;
-use crate::postgres::citus::Dialect;
 use crate::postgres::connect::NO_RESPONSE;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
@@ -36,34 +35,21 @@ struct VersionRequest {
 /// Handle of the tasks that send the statements. They end when this is dropped.
 pub(in crate::postgres) struct VersionReader {
     readers: Arc<Readers>,
-    /// Dialect at the start, for times without an open connection.
-    dialect: Dialect,
     requests: mpsc::Sender<VersionRequest>,
 }
 
 impl VersionReader {
-    pub(in crate::postgres) fn start(readers: &Arc<Readers>, dialect: Dialect) -> Self {
+    pub(in crate::postgres) fn start(readers: &Arc<Readers>) -> Self {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let received = Arc::new(Mutex::new(received));
         for connection in 0..STATEMENTS_MAX {
             tokio::spawn(send_statements(Arc::clone(readers), connection, Arc::clone(&received)));
         }
-        Self { readers: Arc::clone(readers), dialect, requests }
+        Self { readers: Arc::clone(readers), requests }
     }
 
     /// Returns the versions of these users; `None` for a user who does not exist.
     pub(in crate::postgres) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
-        match self.readers.dialect().unwrap_or(self.dialect) {
-            Dialect::Postgres => self.read_together(users).await,
-            // A statement fails if it needs a lost worker. It must not fail for users of other workers.
-            Dialect::Citus => {
-                let found = self.readers.rows(|session| &session.statements.versions, [ids(users)]).await?;
-                Ok(versions_of(&versions_by_id(&found)?, users))
-            }
-        }
-    }
-
-    async fn read_together(&self, users: &[UserId]) -> Result<Versions, StoreError> {
         let begun = spans::begin();
         let deadline = Instant::now() + self.readers.timeout();
         let (reply, response) = oneshot::channel();
@@ -118,11 +104,11 @@ fn ids(users: &[UserId]) -> Vec<i64> {
 }
 
 /// Returns the versions in rows of the statement `versions`, by user id.
-pub(super) fn versions_by_id(found: &[Row]) -> Result<HashMap<i64, Version>, StoreError> {
+fn versions_by_id(found: &[Row]) -> Result<HashMap<i64, Version>, StoreError> {
     found.iter().map(|row| Ok((get(row, 0)?, Version::new(get(row, 1)?)))).collect()
 }
 
 /// Returns the versions in the order of these users.
-pub(super) fn versions_of(found: &HashMap<i64, Version>, users: &[UserId]) -> Versions {
+fn versions_of(found: &HashMap<i64, Version>, users: &[UserId]) -> Versions {
     users.iter().map(|user| found.get(&user.get()).copied()).collect()
 }

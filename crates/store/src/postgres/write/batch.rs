@@ -70,8 +70,8 @@ impl<'a> Opening<'a> {
 pub(super) struct Opened {
     /// Created users, or existing ones of these names.
     new: HashMap<String, i64>,
-    /// Users and owners who exist, and the writer's row if it contains the expected commit id.
-    users: HashSet<i64>,
+    /// New versions of the users and owners who exist, and of the writer's row if it contained the expected commit id.
+    versions: HashMap<i64, i64>,
     /// Outcomes stored under the keys.
     known: HashMap<(i64, Vec<u8>), Row>,
 }
@@ -81,13 +81,18 @@ impl Opened {
         let known = known.into_iter().map(|row| Ok(((row.try_get(0)?, row.try_get(1)?), row)));
         Ok(Self {
             new: new.iter().map(|row| Ok((row.try_get(1)?, row.try_get(0)?))).collect::<Result<_, Error>>()?,
-            users: locked.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?,
+            versions: versions(locked)?,
             known: known.collect::<Result<_, Error>>()?,
         })
     }
 
-    pub(super) fn has(&self, id: i64) -> bool {
-        self.users.contains(&id)
+    fn has(&self, user: i64) -> bool {
+        self.versions.contains_key(&user)
+    }
+
+    /// Returns the commit id that the row of this writer contains now.
+    pub(super) fn commit_id(&self, writer: i64) -> Option<i64> {
+        self.versions.get(&writer).copied()
     }
 
     fn known(&self, job: &Job) -> Result<Option<WriteOutcome>, Error> {
@@ -116,6 +121,11 @@ impl Opened {
             Job::RecordTokenUse { .. } | Job::Stop => Some(JobOutcome::Nothing),
         })
     }
+}
+
+/// Returns the versions in rows of `collections`, by id.
+pub(super) fn versions(rows: &[Row]) -> Result<HashMap<i64, i64>, Error> {
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
 /// Returns true if a write has no key and is to the user's own plants: it can be sent before the outcome of its user's look-up

@@ -6,10 +6,9 @@
 //! lost commit, the commit has succeeded; otherwise the transaction is executed again. So exactly one of the two attempts is
 //! committed, and its outcomes are known. `docs/design/group-commit.md` has the protocol.
 //!
-//! The writer's row is a row of `collections` with a negative id. The statement that locks the rows of the users also stores the
-//! commit id.
+//! The writer's row is a row of `collections` with a negative id. Its version is the commit id, which the
+//! statement that advances the versions of the users also advances.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +21,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::batch::{ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple};
+use super::batch::{
+    ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple, versions,
+};
 use super::collector::BatchCollector;
 use crate::error::StoreError;
 use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
-use crate::postgres::citus::{Dialect, execute_each};
+use crate::postgres::citus::{Dialect, HashRanges, execute_each};
 use crate::postgres::connect::{
     ConnectionRole, Connector, DatabaseConnection, DatabaseError, DatabaseSession, NO_RESPONSE,
     certainly_not_committed, describe, is_rejection, lock_timeout, pause_for_worker,
@@ -39,6 +40,8 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
 /// Time without a commit after which the writer creates another row, because its row may have been removed.
 const ROW_LIFETIME: Duration = Duration::from_secs(60 * 60);
+/// Number of random ids of which one is on the server, for up to hundreds of servers.
+const ROW_TRIES: usize = 10_000;
 /// Time that a caller waits longer than the writer, so that the writer reports the outcome.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
 
@@ -50,21 +53,18 @@ pub(in crate::postgres) struct Writer {
 }
 
 impl Writer {
-    pub(in crate::postgres) fn start(
-        connector: &Arc<Connector>,
-        capacity: usize,
-        metrics: &Arc<PostgresMetrics>,
-    ) -> Self {
+    /// Starts a writer to a server. Its row is one of those that are on the server.
+    pub(in crate::postgres) fn start(connector: &Arc<Connector>, capacity: usize, home: &Arc<HashRanges>) -> Self {
         let (queue, jobs) = WriteQueue::new(capacity, Timeouts::both(connector.timeout + REPLY_MARGIN));
         let connection = Arc::new(DatabaseConnection::new(connector, ConnectionRole::Write));
         let task = WriterTask {
             connection: Arc::clone(&connection),
             timeout: connector.timeout,
-            row: WriterRow::new(),
+            row: WriterRow::new(home),
+            home: Arc::clone(home),
             took: Duration::ZERO,
             limit_waits_on_citus: limit_waits_on_citus(connector.timeout),
-            lost_worker: false,
-            metrics: Arc::clone(metrics),
+            metrics: Arc::clone(&connector.metrics),
         };
         let task = tokio::spawn(exit_on_panic(task.run(BatchCollector::new(jobs))));
         Self { queue, connection, task: Mutex::new(Some(task)) }
@@ -72,6 +72,15 @@ impl Writer {
 
     pub(in crate::postgres) fn queue(&self) -> &WriteQueue {
         &self.queue
+    }
+
+    pub(in crate::postgres) fn is_connected(&self) -> bool {
+        self.connection.ready().is_some()
+    }
+
+    /// Opens the connection before it is needed.
+    pub(in crate::postgres) fn connect(&self) {
+        self.connection.start();
     }
 
     /// Checks that the writer is running and has its connection.
@@ -107,19 +116,22 @@ struct WriterRow {
 }
 
 impl WriterRow {
-    fn new() -> Self {
+    fn new(home: &HashRanges) -> Self {
         // The system's random source does not fail after boot.
-        let random = getrandom::u64().expect("the system's random source").cast_signed();
-        Self { id: random | i64::MIN, last: 0 }
+        let random = || getrandom::u64().expect("the system's random source").cast_signed() | i64::MIN;
+        // A row on another server would be right, too.
+        let id = std::iter::repeat_with(random).take(ROW_TRIES).find(|id| home.contain(*id));
+        Self { id: id.unwrap_or_else(random), last: 0 }
     }
 
-    /// Returns the id of the next commit: the time in microseconds, so that rows without recent commits can be removed.
-    fn next_commit(&mut self) -> i64 {
-        let now = Timestamp::now().as_microsecond();
-        if self.last > 0 && u128::from(now.abs_diff(self.last)) > ROW_LIFETIME.as_micros() {
-            *self = Self::new();
+    /// Chooses another row if this one is on another server now, or may have been removed because it is old. A commit id is the
+    /// time in microseconds.
+    fn renew_if_needed(&mut self, home: &HashRanges) {
+        let age = Timestamp::now().as_microsecond().abs_diff(self.last);
+        let is_old = self.last > 0 && u128::from(age) > ROW_LIFETIME.as_micros();
+        if is_old || !home.contain(self.id) {
+            *self = Self::new(home);
         }
-        now.max(self.last + 1)
     }
 }
 
@@ -133,11 +145,10 @@ struct WriterTask {
     connection: Arc<DatabaseConnection>,
     timeout: Duration,
     row: WriterRow,
+    home: Arc<HashRanges>,
     /// Duration of the last commit.
     took: Duration,
     limit_waits_on_citus: String,
-    /// True if the last commit failed because Citus could not reach a worker.
-    lost_worker: bool,
     metrics: Arc<PostgresMetrics>,
 }
 
@@ -191,9 +202,7 @@ impl WriterTask {
             return;
         }
         let result = self.commit(batch).await;
-        // If Citus could not reach a worker, it may still execute the writes of users on other servers.
-        let lost_worker = std::mem::take(&mut self.lost_worker) && matches!(result, Err(StoreError::Unavailable(_)));
-        if !(is_worth_retrying_one_by_one(&result, batch.len()) || (lost_worker && batch.len() > 1)) {
+        if !is_worth_retrying_one_by_one(&result, batch.len()) {
             return reply_all(batch, result);
         }
         for job in batch.drain(..) {
@@ -212,26 +221,24 @@ impl WriterTask {
     /// Executes all jobs in one transaction. Retries until the deadline.
     async fn commit_with_retries(&mut self, batch: &[Job]) -> Result<Vec<JobOutcome>, StoreError> {
         let deadline = Instant::now() + self.timeout;
-        let commit = self.row.next_commit();
-        // The outcomes of a commit that got no response.
+        self.row.renew_if_needed(&self.home);
+        // The commit that got no response.
         let mut in_doubt = None;
-        // The first attempt may have used a connection to another server that was lost long before.
-        let mut retries_of_lost_worker = usize::from(batch.len() == 1);
         loop {
             let session = match self.connection.session(deadline).await {
                 Ok(session) => session,
                 Err(error) => return Err(self.give_up(in_doubt.is_some(), error)),
             };
-            match self.attempt(&session, commit, batch, &mut in_doubt, deadline).await {
-                AttemptResult::Committed(outcomes) => {
-                    self.row.last = commit;
-                    return Ok(outcomes);
+            match self.attempt(&session, batch, &mut in_doubt, deadline).await {
+                AttemptResult::Committed(executed) => {
+                    self.row.last = executed.commit_id;
+                    return Ok(executed.outcomes);
                 }
                 AttemptResult::InDoubt => session.discard(),
                 AttemptResult::CommitLost => {
                     // The database was restored to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
-                    self.row = WriterRow::new();
+                    self.row = WriterRow::new(&self.home);
                     in_doubt = None;
                 }
                 AttemptResult::Failed(fault) => match fault {
@@ -239,16 +246,9 @@ impl WriterTask {
                     fault if Instant::now() >= deadline => {
                         return Err(self.give_up(in_doubt.is_some(), fault.into_error()));
                     }
-                    DatabaseError::WorkerLost(text) if in_doubt.is_none() => {
-                        let Some(remaining) = retries_of_lost_worker.checked_sub(1) else {
-                            self.lost_worker = true;
-                            return Err(self.give_up(false, StoreError::Unavailable(text)));
-                        };
-                        retries_of_lost_worker = remaining;
-                    }
                     DatabaseError::WorkerLost(text) => {
                         if let Err(error) = pause_for_worker(deadline, text).await {
-                            return Err(self.give_up(true, error));
+                            return Err(self.give_up(in_doubt.is_some(), error));
                         }
                     }
                     DatabaseError::ConnectionLost(_) | DatabaseError::Retryable(_) => {}
@@ -264,16 +264,15 @@ impl WriterTask {
         }
         tracing::warn!(%error, "commit outcome unknown");
         // The in-doubt commit may still change the row.
-        self.row = WriterRow::new();
+        self.row = WriterRow::new(&self.home);
         StoreError::OutcomeUnknown("the connection to the database was lost during the commit")
     }
 
     async fn attempt(
         &mut self,
         session: &DatabaseSession,
-        commit: i64,
         batch: &[Job],
-        in_doubt: &mut Option<Vec<JobOutcome>>,
+        in_doubt: &mut Option<Executed>,
         deadline: Instant,
     ) -> AttemptResult {
         let failed = |fault: DatabaseError| {
@@ -281,7 +280,7 @@ impl WriterTask {
             session.discard();
             AttemptResult::Failed(fault)
         };
-        let executed = match timeout_at(deadline, self.execute(session, commit, batch)).await {
+        let executed = match timeout_at(deadline, self.execute(session, batch)).await {
             Ok(Ok(executed)) => executed,
             Ok(Err(error)) => match DatabaseError::classify(&error) {
                 fault @ DatabaseError::ConnectionLost(_) => return failed(fault),
@@ -294,57 +293,53 @@ impl WriterTask {
             },
             Err(_) => return failed(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
         };
-        let Some(outcomes) = executed else {
-            let resolved = self.resolve_in_doubt(session, commit, batch, in_doubt, deadline).await;
+        let Some(executed) = executed else {
+            let resolved = self.resolve_in_doubt(session, batch, in_doubt, deadline).await;
             return resolved.unwrap_or_else(failed);
         };
         // The commit id is stored, so an earlier attempt was not committed and never will be.
         *in_doubt = None;
         let sent = Instant::now();
-        match timeout_at(deadline + COMMIT_GRACE, commit_transaction(session, batch, &outcomes)).await {
+        match timeout_at(deadline + COMMIT_GRACE, commit_transaction(session, batch, &executed.outcomes)).await {
             Ok(Ok(())) => {
                 self.took = sent.elapsed();
-                AttemptResult::Committed(outcomes)
+                AttemptResult::Committed(executed)
             }
             Ok(Err(Some(fault))) => AttemptResult::Failed(fault),
             Ok(Err(None)) | Err(_) => {
-                *in_doubt = Some(outcomes);
+                *in_doubt = Some(executed);
                 AttemptResult::InDoubt
             }
         }
     }
 
     /// Executes the transaction except for its end. `None` if the writer's row does not contain the expected commit id.
-    async fn execute(
-        &self,
-        session: &DatabaseSession,
-        commit: i64,
-        batch: &[Job],
-    ) -> Result<Option<Vec<JobOutcome>>, Error> {
+    async fn execute(&self, session: &DatabaseSession, batch: &[Job]) -> Result<Option<Executed>, Error> {
         let opening = Opening::of(batch, self.row.id);
         let (opened, changed) = if batch.iter().all(is_simple) {
             let writes = PlantWrites::of(batch);
             // The statements are polled and thus sent in this order, without waiting for each other.
-            let (opened, changed) = join!(self.open(session, commit, &opening), change_plants(session, &writes));
+            let (opened, changed) = join!(self.open(session, &opening), change_plants(session, &writes));
             // The first error is the cause of the others.
             (opened?, changed?)
         } else {
-            let opened = self.open(session, commit, &opening).await?;
+            let opened = self.open(session, &opening).await?;
             let executed = batch.iter().filter(|job| matches!(opened.outcome(job), Ok(None)));
             let changed = change_plants(session, &PlantWrites::of(executed)).await?;
             (opened, changed)
         };
-        if opened.has(self.row.id) { changed.outcomes(&opened, batch).map(Some) } else { Ok(None) }
+        let Some(commit_id) = opened.commit_id(self.row.id) else { return Ok(None) };
+        Ok(Some(Executed { commit_id, outcomes: changed.outcomes(&opened, batch)? }))
     }
 
     /// Begins the transaction, stores the commit id, locks the rows of the users and looks up the keys.
-    async fn open(&self, session: &DatabaseSession, commit: i64, opening: &Opening<'_>) -> Result<Opened, Error> {
+    async fn open(&self, session: &DatabaseSession, opening: &Opening<'_>) -> Result<Opened, Error> {
         let DatabaseSession { client, statements, .. } = session;
         let WriterRow { id, last } = self.row;
         let (begun, created, locked, new, known) = join!(
             self.begin(session),
             query(last == 0, client, &statements.create_writer, [&id]),
-            query(true, client, &statements.advance_versions, [opening.users(), &id, &commit, &last]),
+            query(true, client, &statements.advance_versions, [opening.users(), &id, &last]),
             query(opening.has_new_users(), client, &statements.create_users, opening.new_users()),
             query(opening.has_keys(), client, &statements.find_keys, opening.keys()),
         );
@@ -365,9 +360,8 @@ impl WriterTask {
     async fn resolve_in_doubt(
         &self,
         session: &DatabaseSession,
-        commit: i64,
         batch: &[Job],
-        in_doubt: &mut Option<Vec<JobOutcome>>,
+        in_doubt: &mut Option<Executed>,
         deadline: Instant,
     ) -> Result<AttemptResult, DatabaseError> {
         self.roll_back(session, deadline).await?;
@@ -376,13 +370,12 @@ impl WriterTask {
             self.begin(session).await?;
             let rows = session.client.query(&session.statements.lock_users, &[opening.users()]).await?;
             session.client.batch_execute("COMMIT").await?;
-            let ids = rows.iter().map(|row| Ok((row.try_get::<_, i64>(0)?, row.try_get::<_, i64>(1)?)));
-            Ok(ids.collect::<Result<HashMap<_, _>, Error>>()?.remove(&self.row.id))
+            Ok(versions(&rows)?.remove(&self.row.id))
         };
         let found = timeout_at(deadline, read_commit_id).await;
         let found = found.map_err(|_| DatabaseError::ConnectionLost(NO_RESPONSE.to_owned()))?;
         let found = found.map_err(|error| DatabaseError::classify(&error))?;
-        let committed = in_doubt.take_if(|_| found == Some(commit));
+        let committed = in_doubt.take_if(|executed| found == Some(executed.commit_id));
         Ok(committed.map_or(AttemptResult::CommitLost, AttemptResult::Committed))
     }
 
@@ -430,10 +423,16 @@ async fn commit_transaction(
     }
 }
 
+/// A transaction before its commit.
+struct Executed {
+    commit_id: i64,
+    outcomes: Vec<JobOutcome>,
+}
+
 /// Result of one attempt.
 enum AttemptResult {
     /// Committed by this attempt or by the previous one.
-    Committed(Vec<JobOutcome>),
+    Committed(Executed),
     /// The commit got no response.
     InDoubt,
     /// The row of the writer does not contain the id of the last acknowledged commit.
