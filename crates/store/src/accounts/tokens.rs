@@ -67,7 +67,7 @@ impl FromRow for StoredToken {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateTokenOutcome {
     Created(TokenId),
-    /// The user has [`TOKENS_MAX`](crate::TOKENS_MAX) active tokens.
+    /// The user has [`TOKENS_MAX`] active tokens.
     TooMany,
     /// The user was deleted meanwhile, or the requesting token is not active any more.
     NotActive,
