@@ -401,7 +401,8 @@ fn dropped_log_lines_are_counted() {
     wait_until("dropped log lines", || {
         let mut connection = client.connect();
         for _ in 0..20 {
-            (0..100).for_each(|_| assert_eq!(connection.ask(&batch).status, 200));
+            connection.send(&batch);
+            (0..100).for_each(|_| assert_eq!(connection.read_response(false).status, 200));
         }
         metrics.value("plantstore_log_lines_dropped_total", &[]) > 0
     });
