@@ -4,7 +4,7 @@ import plot
 import targets
 from context import ROOT
 from figures import Result, rounded
-from parts import micro
+from parts import citus, micro
 
 LATENCIES = ("p50", "p75", "p90", "p99", "p99.9")
 # Contestants in the order of the tables.
@@ -73,7 +73,7 @@ def page(result, plots):
         *picture("sizes-create", "Creates per second against plants in the store"),
         "## Memory", "", *memory_table(result), "", *picture("memory", "Peak resident memory of each server"),
         "## PostgreSQL", "", *postgresql_table(result), "", *picture("database-cpu", "Database CPU per operation on PostgreSQL"),
-        *transfer_section(result), *overload_section(result), *micro_section(result),
+        *citus_section(result), *transfer_section(result), *overload_section(result), *micro_section(result),
     ]
     return "\n".join(sections).rstrip() + "\n"
 
@@ -146,6 +146,21 @@ def postgresql_table(result):
         return ["Not measured."]
     note = f"PostgreSQL {result.facts['postgresql']}, pgbench with {result.facts['pgbench_clients']} clients and prepared statements."
     return [note, "", *table(header, rows)]
+
+
+def citus_section(result):
+    if "citus" not in result.facts:
+        return []
+    rows = []
+    for title, name in citus.CASES:
+        plain = f"citus, plain PostgreSQL/{name}"
+        for database in result.facts["citus_databases"]:
+            measured = f"citus, {database}/{name}"
+            if result.has(measured):
+                ratio = "" if measured == plain else figure_text(result.ratio(measured, plain, "database_us"))
+                rows.append((title, database, with_spread(result.figure(measured)), with_spread(result.figure(measured, "database_us")), figure_text(result.figure(measured, "coordinator_us")), ratio))
+    header = ("", "database", "per second", "CPU of all database servers per operation, µs", "of it the coordinator", "÷ plain PostgreSQL")
+    return ["## Citus", "", f"Citus {result.facts['citus']}, all servers on one machine, one node, {citus.USERS} users.", "", *table(header, rows), ""]
 
 
 def transfer_section(result):

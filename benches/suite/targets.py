@@ -87,6 +87,13 @@ TARGETS = (
     Target("PostgreSQL: database CPU per unchanged list ÷ per select of 20", ratio("postgresql/list", "pgbench/select", "database_us"), at_most=0.50),
     Target("PostgreSQL: list of 20 ÷ pgbench with the same select", ratio("postgresql/list", "pgbench/select"), at_least=0.6),
     Target("PostgreSQL: creates over two nodes ÷ over one", ratio("postgresql/create, two nodes", "postgresql/create"), at_least=1.0),
+    Target("Citus, two workers: database CPU per create ÷ PostgreSQL", ratio("citus, 2 workers, 1 shard each/create", "citus, plain PostgreSQL/create", "database_us"), at_most=3.0),
+    Target("Citus, two workers: the same, 512 connections", ratio("citus, 2 workers, 1 shard each/create, many", "citus, plain PostgreSQL/create, many", "database_us"), at_most=2.2),
+    Target("Citus, two workers: database CPU per unchanged list ÷ PostgreSQL", ratio("citus, 2 workers, 1 shard each/list", "citus, plain PostgreSQL/list", "database_us"), at_most=3.0),
+    Target("Citus, two workers: per list read from the database ÷ PostgreSQL", ratio("citus, 2 workers, 1 shard each/list, no cache", "citus, plain PostgreSQL/list, no cache", "database_us"), at_most=1.5),
+    Target("Citus: database CPU per create, four workers ÷ one", ratio("citus, 4 workers, 1 shard each/create", "citus, 1 worker, 1 shard each/create", "database_us"), at_most=1.2),
+    Target("Citus, two workers: CPU of the coordinator per create", value("citus, 2 workers, 1 shard each/create", "coordinator_us"), at_most=1.0, unit=" µs"),
+    Target("Citus, two workers: CPU of the coordinator per list", value("citus, 2 workers, 1 shard each/list", "coordinator_us"), at_most=1.0, unit=" µs"),
 )
 
 

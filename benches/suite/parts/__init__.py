@@ -1,12 +1,13 @@
 """Parts of the benchmark. Each module has a TITLE and a function `run(context)` that adds measurements to the result."""
 
-from parts import connections, embedded, micro, overload, postgresql, sizes, transfer
+from parts import citus, connections, embedded, micro, overload, postgresql, sizes, transfer
 
 ALL = {
     "embedded": embedded,
     "connections": connections,
     "sizes": sizes,
     "postgresql": postgresql,
+    "citus": citus,
     "transfer": transfer,
     "overload": overload,
     "micro": micro,

@@ -21,7 +21,8 @@ ACCOUNT = {"user": "nobody", "group": "nogroup", "extra_groups": []}
 class Cluster:
     """A server with a new data directory, which ends with the block."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, settings=None):
+        self.settings = SETTINGS | (settings or {})
         self.directory = Path(tempfile.mkdtemp(prefix="postgresql-", dir=directory))
         self.programs = programs()
         self.port = free_port()
@@ -35,7 +36,7 @@ class Cluster:
         data = self.directory / "data"
         self._control("initdb", "-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale", "C.UTF-8")
         options = f"-c listen_addresses=127.0.0.1 -p {self.port} -k {self.directory}"
-        options += "".join(f" -c {name}={value}" for name, value in SETTINGS.items())
+        options += "".join(f" -c {name}={value}" for name, value in self.settings.items())
         # A session of its own: Ctrl-C reaches the benchmark, which ends the server.
         self._control("pg_ctl", "-D", data, "-l", self.directory / "log", "-w", "start", "-o", options, start_new_session=True)
         self.pid = int((data / "postmaster.pid").read_text().split()[0])

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Cluster, History, JSON, Server, Service, Store, Workload, postgres_test, wait_for, wait_until};
+use crate::support::{
+    CLOSED_ADDRESS, Cluster, History, JSON, Server, Service, Store, Workload, postgres_test, wait_for, wait_until,
+};
 
 /// Returns a workload of ten users on these nodes.
 fn load(store: &Store, nodes: &[Server]) -> Workload {
@@ -24,11 +26,12 @@ postgres_test!(list_of_one_owner_is_one_task_on_one_worker, |Service { store, se
         // The statement of the list, as the server has sent it.
         let statement = wait_for("the statement of the list", || {
             let statements = store.texts(
-                "SELECT replace(query, chr(10), ' ') FROM pg_stat_activity
-                 WHERE datname = current_database() AND application_name = 'plantstore'
-                   AND query LIKE '%FROM plantstore.plants WHERE user_id = $1%'",
+                "SELECT result FROM run_command_on_workers($command$
+                   SELECT replace(query, chr(10), ' ') FROM pg_stat_activity
+                   WHERE datname = current_database() AND application_name = 'plantstore'
+                     AND query LIKE '%FROM plantstore.plants WHERE user_id = $1%' LIMIT 1$command$)",
             );
-            statements.into_iter().next()
+            statements.into_iter().find(|statement| !statement.is_empty())
         });
         let id = store.rows(&format!("SELECT user_id FROM users WHERE name = '{user}'"))[0];
         let plan = store.texts(&format!(
@@ -45,10 +48,16 @@ postgres_test!(list_of_one_owner_is_one_task_on_one_worker, |Service { store, se
 #[test]
 fn nodes_may_connect_to_any_worker() {
     let cluster = Cluster::start(&[]);
-    let store = Store::on(&cluster);
+    let store = Store::distributed(&cluster);
     let [first, second] = cluster.workers() else { panic!("two workers") };
     let entries = [&store, &store.at(first.address()), &store.at(second.address())];
-    let nodes = entries.map(|entry| entry.serve(&["--log-level", "warn"]));
+    // The second node has a lane to the wrong worker for every user, and the third one a lane through the server of its URL. The
+    // placement of users is a hint, so both return the same as the first.
+    let [one, other] = [first.address(), second.address()];
+    let swapped = format!("{one}={other},{other}={one}");
+    let unreachable = format!("{one}={CLOSED_ADDRESS},{other}={CLOSED_ADDRESS}");
+    let mapped = ["127.0.0.1:1=127.0.0.1:1", &swapped, &unreachable];
+    let nodes = [0, 1, 2].map(|node| entries[node].serve(&["--log-level", "warn", "--worker-address", mapped[node]]));
 
     // What is written through one server is read through all of them.
     for (entry, user) in entries.iter().zip(["ada", "bob", "cyd"]) {
@@ -77,6 +86,70 @@ fn nodes_may_connect_to_any_worker() {
     workload.record_final_lists(&history);
     let summary = history.check().expect("a linearizable history");
     assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
+    let warnings = nodes.each_ref().map(|node| node.log().matches("cannot connect to a worker").count());
+    assert_eq!(warnings, [0, 0, 2], "one for each worker");
+}
+
+#[test]
+fn users_of_workers_are_served_without_the_coordinator() {
+    let cluster = Cluster::start(&[]);
+    let store = Store::distributed(&cluster);
+    let node = store.serve(&["--log-level", "error"]);
+    let clients = [0, 1, 2, 3, 4, 5].map(|number| node.client(&store.token(&format!("user{number}"), &[])));
+    for client in &clients {
+        client.plant(1, "before");
+    }
+    store.wait_for_stored_token_use();
+    cluster.kill();
+    for client in &clients {
+        client.plant(2, "during");
+        let key = [JSON, ("Idempotency-Key", "during")];
+        assert_eq!(client.call("POST", "/plants", &key, Some(br#"{"id":3,"name":"Fern"}"#)).status, 200);
+        assert_eq!(client.delete(1).status, 204);
+        assert_eq!(client.ids(), [2, 3]);
+    }
+    assert_eq!(node.anonymous().get("/readyz").status, 200);
+    cluster.restart();
+    store.token("new", &[]);
+}
+
+/// Starts with one shard, which is split so that a new worker gets a half of it.
+#[test]
+fn splitting_a_shard_under_load_loses_nothing() {
+    let cluster = Cluster::start(&[]);
+    let [first, second] = cluster.workers() else { panic!("two workers") };
+    let store = Store::with_workers(&cluster, &[first.address()]);
+    store
+        .execute("SELECT alter_distributed_table('plantstore.plants', shard_count := 1, cascade_to_colocated := true)");
+    let nodes = [store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"])];
+    let workload = load(&store, &nodes);
+    let history = History::new();
+    workload.run(&history, || {
+        wait_until("writes", || history.acknowledged() > 200);
+        let address = second.address();
+        store.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
+        store.execute(
+            "SELECT citus_split_shard_by_split_points(shardid, ARRAY['0'], (
+               SELECT array_agg(nodeid::integer ORDER BY nodeid) FROM pg_dist_node WHERE shouldhaveshards), 'force_logical')
+             FROM pg_dist_shard WHERE logicalrelid = 'plantstore.plants'::regclass",
+        );
+        let enough = history.acknowledged() + 200;
+        wait_until("writes", || history.acknowledged() > enough);
+        // The nodes have found the new worker.
+        wait_for("statements on the new worker", || {
+            let served = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore'";
+            let counts = store.rows(&format!("SELECT sum(result::integer) FROM run_command_on_workers($${served}$$)
+               WHERE nodeport = {}", address.port()));
+            (counts[0] > 1).then_some(())
+        });
+        let enough = history.acknowledged() + 200;
+        wait_until("writes", || history.acknowledged() > enough);
+    });
+    wait_until("no prepared transactions", || store.prepared_transactions() == 0);
+    history.settle(history.now());
+    workload.record_final_lists(&history);
+    let summary = history.check().expect("a linearizable history");
+    assert_eq!(summary.unknown, 0, "{summary:?}");
 }
 
 #[test]

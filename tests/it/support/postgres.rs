@@ -367,7 +367,6 @@ const CITUS_SETTINGS: &[&str] = &[
     "ssl=off",
     "citus.node_conninfo=sslmode=disable",
     "citus.recover_2pc_interval=1s",
-    "citus.shard_count=8",
     "citus.enable_unsafe_triggers=on",
     "wal_level=logical",
     "max_prepared_transactions=100",

@@ -17,6 +17,9 @@ use super::{Client, Cluster, Engine, Metrics, TIMEOUT, TcpProxy, wait_for, wait_
 /// take longer than the default of 2 s.
 const STORE_TIMEOUT: &str = "60s";
 
+/// Shards of a table on Citus.
+const CITUS_SHARDS: usize = 8;
+
 /// Temporary directory of a test and, with PostgreSQL, a database. The directory is removed at the end of the test.
 pub(crate) struct Store<'a> {
     pub(crate) engine: Engine,
@@ -31,6 +34,8 @@ struct Database<'a> {
     name: String,
     /// Address that the service connects to.
     address: SocketAddr,
+    /// On Citus: the service connects to this address instead of each worker.
+    is_only_address: bool,
     /// Removes the database at the end of the test.
     _cleanup: Option<Arc<DropDatabase>>,
 }
@@ -52,7 +57,8 @@ impl Store<'static> {
                 let cluster = Cluster::shared();
                 let name = cluster.copy_distributed_database(|| Self::on(cluster).database().name.clone());
                 let cleanup = Arc::new(DropDatabase(name.clone()));
-                Self::of(Database { cluster, name, address: cluster.address(), _cleanup: Some(cleanup) })
+                let address = cluster.address();
+                Self::of(Database { cluster, name, address, is_only_address: false, _cleanup: Some(cleanup) })
             }
             _ => Self::empty(engine),
         }
@@ -68,8 +74,17 @@ impl Store<'static> {
 }
 
 impl<'a> Store<'a> {
-    /// Creates a database on this server.
+    /// Creates a database on this server. On Citus all statements go through this server, so that the database fails with it.
     pub(crate) fn on(cluster: &'a Cluster) -> Self {
+        let mut store = Self::distributed(cluster);
+        if let Some(database) = &mut store.database {
+            database.is_only_address = true;
+        }
+        store
+    }
+
+    /// Creates a database on this server. On Citus the service also connects to all workers.
+    pub(crate) fn distributed(cluster: &'a Cluster) -> Self {
         let workers: Vec<SocketAddr> = cluster.workers().iter().map(Cluster::address).collect();
         Self::with_workers(cluster, &workers)
     }
@@ -79,7 +94,8 @@ impl<'a> Store<'a> {
         let store = Self::undistributed(cluster);
         if !workers.is_empty() {
             cluster.connect_workers(&store.database().name, workers);
-            succeed(&mut store.command(&["migrate", "--distribute", "citus"]));
+            let shards = (CITUS_SHARDS / workers.len()).to_string();
+            succeed(&mut store.command(&["migrate", "--distribute", "citus", "--shards-per-worker", &shards]));
         }
         store
     }
@@ -87,7 +103,7 @@ impl<'a> Store<'a> {
     /// Creates a database without a schema on this server, even on Citus.
     fn undistributed(cluster: &'a Cluster) -> Self {
         let name = cluster.create_database();
-        Self::of(Database { cluster, name, address: cluster.address(), _cleanup: None })
+        Self::of(Database { cluster, name, address: cluster.address(), is_only_address: false, _cleanup: None })
     }
 
     fn of(database: Database<'a>) -> Self {
@@ -260,6 +276,10 @@ impl<'a> Store<'a> {
         command.env("OTEL_BSP_SCHEDULE_DELAY", "200");
         if arguments.contains(&"serve") {
             command.env("PLANTSTORE_STORE_TIMEOUT", STORE_TIMEOUT);
+            if let Some(Database { cluster, address, is_only_address: true, .. }) = &self.database {
+                let addresses = cluster.workers().iter().map(|worker| format!("{}={address}", worker.address()));
+                command.env("PLANTSTORE_WORKER_ADDRESS", addresses.collect::<Vec<_>>().join(","));
+            }
         }
         command
     }

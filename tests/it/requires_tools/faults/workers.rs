@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::{QUIET, SHORT_TIMEOUT, disturb_under_load, plant, wait_for_writes, wait_until_ready};
-use crate::support::{Client, Cluster, Response, Server, Stage, Store, TcpProxy, wait_until};
+use super::{COMMIT, QUIET, SHORT_TIMEOUT, disturb_under_load, plant, wait_for_writes, wait_until_ready};
+use crate::support::{Client, Cluster, JSON, Response, Server, Stage, Store, TcpProxy, wait_until};
 
 /// The statements of the two phases that the coordinator sends to a worker.
 const PREPARE: &[u8] = b"PREPARE TRANSACTION";
@@ -18,7 +18,10 @@ const STEPS: [(&[u8], Stage); 6] = [
     (COMMIT_PREPARED, Stage::AfterResponse),
 ];
 
-/// Creates a database whose coordinator reaches each worker through a proxy.
+/// Before, during and after the commit of a lane to a worker.
+const COMMIT_STEPS: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
+
+/// Creates a database whose workers are reached through proxies by the coordinator and by nodes.
 fn behind_proxies(cluster: &Cluster) -> (Store<'_>, Vec<TcpProxy>) {
     let proxies: Vec<TcpProxy> = cluster.workers().iter().map(|worker| TcpProxy::start(worker.address())).collect();
     let addresses: Vec<SocketAddr> = proxies.iter().map(TcpProxy::address).collect();
@@ -48,7 +51,7 @@ fn users_of_workers(store: &Store, node: &Server, workers: usize) -> Vec<Client>
 fn only_users_of_a_lost_worker_get_503() {
     let cluster = Cluster::start(&[]);
     let [_, lost] = cluster.workers() else { panic!("two workers") };
-    let store = Store::on(&cluster);
+    let store = Store::distributed(&cluster);
     let node = store.serve(SHORT_TIMEOUT);
     let clients = users_of_workers(&store, &node, 2);
     for client in &clients {
@@ -62,6 +65,9 @@ fn only_users_of_a_lost_worker_get_503() {
         assert_eq!(clients[1].get("/plants").error(), 50300);
     }
     assert_eq!(clients[0].ids(), (1..5).collect::<Vec<i64>>());
+    let ready = node.anonymous().get("/readyz");
+    assert_eq!(ready.status, 200);
+    assert_eq!(ready.text(), format!(r#"{{"lost":["{}"],"status":"ready"}}"#, lost.address()));
     lost.restart();
     wait_until("the worker", || clients[1].post(plant(2, "after")).status == 200);
     assert_eq!(clients[1].ids(), [1, 2]);
@@ -70,7 +76,7 @@ fn only_users_of_a_lost_worker_get_503() {
 #[test]
 fn loss_of_a_worker_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
-    let store = Store::on(&cluster);
+    let store = Store::distributed(&cluster);
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
     disturb_under_load(&store, &nodes, 2, |round, history| {
         let worker = &cluster.workers()[usize::try_from(round).expect("small") % 2];
@@ -82,7 +88,27 @@ fn loss_of_a_worker_under_load_is_linearizable() {
     });
 }
 
-/// The worker is killed at each step of a commit. The response is what the database contains afterwards.
+/// Kills a worker at a step of the commit of a request, and returns the response.
+fn interrupt(
+    worker: &Cluster,
+    proxy: &TcpProxy,
+    stage: Stage,
+    needle: &'static [u8],
+    call: impl Fn() -> Response + Send + Sync,
+) -> Response {
+    let cuts = proxy.cuts();
+    proxy.cut_all_at(stage, needle);
+    std::thread::scope(|scope| {
+        let response = scope.spawn(&call);
+        wait_until("the proxy to cut the connection", || proxy.cuts() > cuts);
+        worker.kill();
+        worker.restart();
+        proxy.heal();
+        response.join().expect("a response")
+    })
+}
+
+/// The worker is killed at each step of a commit, which is local to it. The response is what the database contains afterwards.
 #[test]
 fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
     let cluster = Cluster::start(&[]);
@@ -92,29 +118,39 @@ fn commit_interrupted_by_the_loss_of_a_worker_has_one_outcome() {
     ada.plant(0, "before");
     let used = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL";
     wait_until("the stored last use of the token", || store.rows(used) == [1]);
-    let (worker, proxy) = (&cluster.workers()[0], &proxies[0]);
-    let interrupted = |(needle, stage): (&'static [u8], Stage), call: &(dyn Fn() -> Response + Sync)| {
-        let cuts = proxy.cuts();
-        proxy.cut_all_at(stage, needle);
-        std::thread::scope(|scope| {
-            let response = scope.spawn(call);
-            wait_until("the proxy to cut the connection", || proxy.cuts() > cuts);
-            worker.kill();
-            worker.restart();
-            proxy.heal();
-            response.join().expect("a response")
-        })
-    };
-    for (id, step) in (1..).zip(STEPS) {
-        let about = format!("{} {:?}", String::from_utf8_lossy(step.0), step.1);
-        let created = interrupted(step, &|| ada.post(plant(id, "first")));
+    for (id, stage) in (1..).zip(COMMIT_STEPS) {
+        let created = interrupt(&cluster.workers()[0], &proxies[0], stage, COMMIT, || ada.post(plant(id, "first")));
+        assert_eq!(created.status, 200, "{stage:?}: {}", created.text());
+        assert_eq!(ada.post(plant(id, "second")).status, 409, "{stage:?}");
+    }
+    assert_eq!(ada.ids(), [0, 1, 2, 3]);
+}
+
+/// A write of a user to the plants of an owner on another worker is committed in two phases. The owner's worker is killed at each
+/// step.
+#[test]
+fn commit_on_two_workers_has_one_outcome() {
+    let cluster = Cluster::start(&[]);
+    let (store, proxies) = behind_proxies(&cluster);
+    let node = store.serve(QUIET);
+    let [ada, bob] = &users_of_workers(&store, &node, 2)[..] else { panic!("two users") };
+    let names = [ada, bob].map(|client| client.get("/me").json()["user"].as_str().expect("a name").to_owned());
+    let shared = store.run(&["share", "grant", "--owner", &names[0], "--to", &names[1], "--role", "editor"]);
+    assert!(shared.status.success(), "{}", String::from_utf8_lossy(&shared.stderr));
+    ada.plant(0, "before");
+    bob.plant(0, "before");
+    let used = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL";
+    wait_until("the stored last use of the tokens", || store.rows(used) == [2]);
+    let path = format!("/plants?owner={}", names[0]);
+    let create = |id: i64| bob.call("POST", &path, &[JSON], Some(plant(id, "first").as_bytes()));
+    for (id, (needle, stage)) in (1..).zip(STEPS) {
+        let about = format!("{} {stage:?}", String::from_utf8_lossy(needle));
+        let created = interrupt(&cluster.workers()[0], &proxies[0], stage, needle, || create(id));
         let is_created = created.status == 200;
-        // While the worker is down, a write that is not in doubt is rejected.
-        assert!(is_created || (created.error() == 50300 && step.0 == PREPARE), "{about}: {}", created.text());
+        assert!(is_created || (created.error() == 50300 && needle == PREPARE), "{about}: {}", created.text());
         wait_until("no prepared transactions", || store.prepared_transactions() == 0);
         assert_eq!(ada.ids().contains(&id), is_created, "{about}");
-        let again = ada.post(plant(id, "second")).status;
-        assert_eq!(again, if is_created { 409 } else { 200 }, "{about}");
+        assert_eq!(create(id).status, if is_created { 409 } else { 200 }, "{about}");
     }
     assert_eq!(ada.ids(), [0, 1, 2, 3, 4, 5, 6]);
 }
@@ -126,10 +162,10 @@ fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
     disturb_under_load(&store, &nodes, 6, |round, history| {
         let round = usize::try_from(round).expect("small");
-        let ((needle, stage), number) = (STEPS[round], round % 2);
+        let (stage, number) = (COMMIT_STEPS[round / 2], round % 2);
         let (worker, proxy) = (&cluster.workers()[number], &proxies[number]);
         let (cuts, rejected) = (proxy.cuts(), history.summary().rejected);
-        proxy.cut_all_at(stage, needle);
+        proxy.cut_all_at(stage, COMMIT);
         wait_until("the proxy to cut the connection", || proxy.cuts() > cuts);
         worker.kill();
         wait_until("a failure", || history.summary().rejected > rejected);
@@ -138,27 +174,4 @@ fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
         wait_until_ready(&nodes);
         wait_for_writes(history, 50);
     });
-}
-
-/// The coordinator is killed while a worker waits for the first or the second phase.
-#[test]
-fn loss_of_the_coordinator_during_commits_under_load_is_linearizable() {
-    let cluster = Cluster::start(&[]);
-    let (store, proxies) = behind_proxies(&cluster);
-    let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
-    let summary = disturb_under_load(&store, &nodes, 4, |round, history| {
-        let round = usize::try_from(round).expect("small");
-        let proxy = &proxies[round / 2];
-        proxy.freeze_at([PREPARE, COMMIT_PREPARED][round % 2]);
-        wait_until("a commit", || proxy.is_frozen());
-        cluster.kill();
-        proxy.cut();
-        let rejected = history.summary().rejected;
-        wait_until("a failure", || history.summary().rejected > rejected);
-        cluster.restart();
-        proxy.heal();
-        wait_until_ready(&nodes);
-        wait_for_writes(history, 50);
-    });
-    assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
 }
