@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use plantstore_model::plant::{NewPlant, Plant};
 use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenCreator, TokenHash, TokenLabel};
 use plantstore_model::user::{UserId, UserName};
-use plantstore_store::{OpenOptions, PlantRange, SchemaChange, Store, StoreUrl, WriteContext};
+use plantstore_store::{OpenOptions, PlantRange, PlantWrite, SchemaChange, Store, StoreUrl, WriteContext};
 
 const BODY: &[u8] = br#"{"id":123456789012345,"name":"Monstera deliciosa","tag":"indoor"}"#;
 const LIST_LENGTH: usize = 20;
@@ -62,7 +62,9 @@ impl Fixture {
             NewPlant::from_json(body.as_bytes())
         });
         let plants = plants.collect::<Result<Vec<_>, _>>()?;
-        for outcome in join_all(plants.into_iter().map(|plant| self.store.create(context(), plant, None))).await {
+        for outcome in
+            join_all(plants.into_iter().map(|plant| self.store.write(context(), PlantWrite::Create(plant), None))).await
+        {
             outcome?;
         }
         Ok(())

@@ -90,6 +90,12 @@ impl<'a> JsonObject<'a> {
         self.check(raw, field, parse)
     }
 
+    /// Parses a field that may be absent, but not `null`.
+    pub(crate) fn if_present<T>(&mut self, field: &'static str, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
+        let raw = self.take(field);
+        self.check(raw, field, parse)
+    }
+
     /// Parses a field that may be absent; `null` counts as absent.
     pub(crate) fn optional<T>(&mut self, field: &'static str, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
         let raw = self.take(field).filter(|raw| raw.get() != "null");

@@ -158,17 +158,34 @@ impl NewPlant {
     /// unknown fields are ignored.
     pub fn from_json(bytes: &[u8]) -> Result<Self, BodyError> {
         let mut object = JsonObject::parse(bytes, " with `id` and `name`")?;
-        let id = object
-            .required("id", |raw| PlantId::parse(raw.get()).map_err(|error| (FieldErrorKind::Type, error.to_string())));
+        let id = object.required("id", parse_id);
+        Self::finish(object, id)
+    }
+
+    /// Parses the name and the tag that replace those of the plant `id`, by the same rules. The object may have this id.
+    pub fn replacing(id: PlantId, bytes: &[u8]) -> Result<Self, BodyError> {
+        let mut object = JsonObject::parse(bytes, " with `name`")?;
+        object.if_present("id", |raw| match parse_id(raw)? {
+            same if same == id => Ok(same),
+            _ => Err((FieldErrorKind::Type, format!("must be {id}, as in the path, or absent"))),
+        });
+        Self::finish(object, Some(id))
+    }
+
+    fn finish(mut object: JsonObject<'_>, id: Option<PlantId>) -> Result<Self, BodyError> {
         let name = object.required("name", |raw| text(raw, PlantName::parse));
         let tag = object.optional("tag", |raw| text(raw, Tag::parse));
         object.finish(id.zip(name).map(|(id, name)| Self { id, name, tag }))
     }
 
-    /// Returns the plant as the response to its creation shows it.
+    /// Returns the plant as the response to its creation or replacement shows it.
     pub fn shown(&self) -> Plant<'_> {
         Plant { id: None, owner: None, name: self.name.as_str(), tag: self.tag.as_ref().map(Tag::as_str) }
     }
+}
+
+fn parse_id(raw: &RawValue) -> Checked<PlantId> {
+    PlantId::parse(raw.get()).map_err(|error| (FieldErrorKind::Type, error.to_string()))
 }
 
 fn text<T>(raw: &RawValue, parse: fn(String) -> Result<T, TextErrors>) -> Checked<T> {

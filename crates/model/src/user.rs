@@ -68,7 +68,7 @@ pub enum UserNameError {
     Invisible(u32),
 }
 
-/// `reader` may read the plants; `editor` may also create and delete them
+/// `reader` may read the plants; `editor` may also create, edit and delete them
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {

@@ -23,7 +23,7 @@ use plantstore_model::token::Scope;
 type Handler = fn(MethodFilter) -> MethodRouter<AppState>;
 
 /// All operations with their handlers; those that are called most come first.
-static OPERATIONS: [(Handler, Operation); 16] = [
+static OPERATIONS: [(Handler, Operation); 17] = [
     (
         |method| on(method, plants::list),
         Operation {
@@ -70,6 +70,23 @@ static OPERATIONS: [(Handler, Operation); 16] = [
             success: "The plant",
             returns: Returns::Body(one::<Plant<'_>>()),
             errors: &[40005, 40400],
+            ..DEFAULT
+        },
+    ),
+    (
+        |method| on(method, plants::replace),
+        Operation {
+            line: "PUT /plants/{id}",
+            id: "replacePlant",
+            summary: "Replace a plant",
+            description: "Replaces the name and the tag of a plant that exists: a tag that is not sent is removed. An `id` in the \
+            body must be that of the path; other fields are ignored. A plant has no `ETag` of its own: `If-Match` is ignored.",
+            access: Access::Scope(Scope::Write),
+            parameters: &["PlantId", "owner", "Idempotency-Key"],
+            takes: Some(inline(plants::replacement_schema)),
+            success: "The plant, as it is now",
+            returns: Returns::Body(one::<Plant<'_>>()),
+            errors: &[40000, 40001, 40002, 40003, 40005, 40400, 40901, 41500, 42200],
             ..DEFAULT
         },
     ),

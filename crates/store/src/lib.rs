@@ -23,7 +23,8 @@ pub use self::accounts::{
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
 pub use self::options::{OpenOptions, SchemaChange, WorkerAddress};
 pub use self::plants::{
-    IdempotencyKey, ListStep, PlantRange, StoredError, Version, WriteContext, WriteOutcome, end_ranges_after,
+    IdempotencyKey, ListStep, PlantRange, PlantWrite, StoredError, Version, WriteContext, WriteOutcome,
+    end_ranges_after,
 };
 pub use self::postgres::{PlacedTable, Placement};
 pub use self::reserve::{Reserve, ReservedPlace};

@@ -12,4 +12,4 @@ pub(crate) use self::write::{
     BATCH_MAX, Job, JobOutcome, KeyOutcome, Timeouts, WriteQueue, execute_batch, is_worth_retrying_one_by_one, reply,
     reply_all,
 };
-pub use self::write::{WriteContext, WriteOutcome};
+pub use self::write::{PlantWrite, WriteContext, WriteOutcome};

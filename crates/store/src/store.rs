@@ -11,12 +11,12 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use crate::error::{OpenError, StoreError};
 use crate::options::OpenOptions;
 use crate::plants::{
-    ClaimedKey, IdempotencyKey, Job, ListStep, PlantRange, Version, WriteContext, WriteOutcome, WriteQueue,
+    ClaimedKey, IdempotencyKey, Job, ListStep, PlantRange, PlantWrite, Version, WriteContext, WriteOutcome, WriteQueue,
 };
 use crate::postgres::{self, PlacedTable, Postgres};
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
-use plantstore_model::plant::{NewPlant, PlantId};
+use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 
@@ -76,20 +76,23 @@ impl Store {
         }
     }
 
-    /// Stores a plant. The primary key of the table alone detects a duplicate id: of two concurrent creates with the same id,
-    /// exactly one succeeds. Requests that share a commit succeed or fail independently, unless the store is unavailable or
-    /// a lock that one of them needs is not released within the timeout.
+    /// Creates, replaces or deletes a plant of the owner. The primary key of the table alone detects a duplicate id: of two
+    /// concurrent creates with the same id, exactly one succeeds. Requests that share a commit succeed or fail independently,
+    /// unless the store is unavailable or a lock that one of them needs is not released within the timeout.
     ///
     /// With an idempotency key, the same commit stores the outcome under the key, for 24 hours. A second request with the key
     /// changes nothing while the first is in flight on any node, and while its outcome is stored.
-    pub async fn create(
+    pub async fn write(
         &self,
         context: WriteContext,
-        plant: NewPlant,
+        write: PlantWrite,
         key: Option<IdempotencyKey>,
     ) -> Result<WriteOutcome, StoreError> {
-        let key = self.claim(context.user, key).await?;
-        self.queue_of(context).write(context.user, |reply| Job::Create { context, plant, key, reply }).await
+        let key = match key {
+            Some(key) => Some(self.claim(context.user, key).await?),
+            None => None,
+        };
+        self.queue_of(context).write(context.user, |reply| Job::Write { context, write, key, reply }).await
     }
 
     /// Returns true if the write queue has a place for a write of this user.
@@ -97,21 +100,10 @@ impl Store {
         self.queue_of(WriteContext { user, owner: user }).has_capacity(user)
     }
 
-    /// Deletes a plant of the owner. An idempotency key works as in [`Store::create`].
-    pub async fn delete(
-        &self,
-        context: WriteContext,
-        id: PlantId,
-        key: Option<IdempotencyKey>,
-    ) -> Result<WriteOutcome, StoreError> {
-        let key = self.claim(context.user, key).await?;
-        self.queue_of(context).write(context.user, |reply| Job::Delete { context, id, key, reply }).await
-    }
-
     /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
     /// Stores nothing if the user was deleted meanwhile.
     pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteOutcome, StoreError> {
-        let key = dispatch!(self, engine => engine.claim(user, key).await)?;
+        let key = self.claim(user, key).await?;
         let context = WriteContext { user, owner: user };
         self.queue_of(context).write(user, |reply| Job::StoreRejection { user, key, reply }).await
     }
@@ -222,8 +214,7 @@ impl Store {
         }
     }
 
-    async fn claim(&self, user: UserId, key: Option<IdempotencyKey>) -> Result<Option<Box<ClaimedKey>>, StoreError> {
-        let Some(key) = key else { return Ok(None) };
-        dispatch!(self, engine => engine.claim(user, key).await).map(Some)
+    async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
+        dispatch!(self, engine => engine.claim(user, key).await)
     }
 }

@@ -62,10 +62,22 @@ where
     }
 }
 
-/// The body of a request and the plant parsed from it. Consumes the body, so it is a handler's last argument.
+/// The body of a request, which describes a plant. Consumes the body, so it is a handler's last argument.
 pub(crate) struct PlantBody {
     pub(crate) bytes: Bytes,
-    pub(crate) plant: Result<NewPlant, ApiError>,
+    checked_type: Result<(), ApiError>,
+}
+
+impl PlantBody {
+    /// Parses the plant: a new one, or the plant `replaced` with a new name and tag.
+    pub(crate) fn parse(self, replaced: Option<PlantId>) -> Result<NewPlant, ApiError> {
+        self.checked_type?;
+        let parsed = match replaced {
+            None => NewPlant::from_json(&self.bytes),
+            Some(id) => NewPlant::replacing(id, &self.bytes),
+        };
+        Ok(parsed?)
+    }
 }
 
 impl<App: Send + Sync> FromRequest<App> for PlantBody
@@ -76,8 +88,8 @@ where
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
         let (parts, bytes) = receive(request, <&'static Api>::from_ref(app)).await?;
-        let plant = check_type(&bytes, &parts.headers).and_then(|()| Ok(NewPlant::from_json(&bytes)?));
-        Ok(Self { bytes, plant })
+        let checked_type = check_type(&bytes, &parts.headers);
+        Ok(Self { bytes, checked_type })
     }
 }
 

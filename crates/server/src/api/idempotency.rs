@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::error::{ApiError, IDEMPOTENCY_REPLAYED};
 use super::state::Api;
 use plantstore_model::user::UserId;
-use plantstore_store::{IdempotencyKey, StoredError, WriteContext, WriteOutcome};
+use plantstore_store::{IdempotencyKey, PlantWrite, StoredError, WriteContext, WriteOutcome};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum length of a key, in characters.
@@ -96,13 +96,37 @@ impl RequestKey {
     }
 
     /// Returns the key with the outcomes that the store may have to record under it.
-    pub(crate) fn with_outcomes(self, success: StatusCode, rejection: &ApiError) -> Option<IdempotencyKey> {
+    fn with_outcomes(self, success: StatusCode, rejection: &ApiError) -> Option<IdempotencyKey> {
         self.0.map(|KeyFingerprint { hash, fingerprint }| IdempotencyKey {
             hash,
             fingerprint: fingerprint.finalize().into(),
             success_status: success.as_u16().into(),
             rejection: StoredError { code: rejection.code(), message: rejection.to_string() },
         })
+    }
+
+    /// Executes a write, and returns its response: `success`, or `rejection` if there was nothing to change.
+    pub(crate) async fn write(
+        self,
+        api: &Api,
+        context: WriteContext,
+        write: PlantWrite,
+        mut success: Response,
+        rejection: ApiError,
+    ) -> Result<Response, ApiError> {
+        let key = self.with_outcomes(success.status(), &rejection);
+        match api.store.write(context, write, key).await.map_err(|error| api.write_error(error))? {
+            WriteOutcome::Done => Ok(success),
+            WriteOutcome::Rejected => Err(rejection),
+            WriteOutcome::NoUser => Err(ApiError::InvalidToken),
+            WriteOutcome::NoOwner => Err(ApiError::NoCollection),
+            WriteOutcome::Replayed(None) => {
+                success.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+                Ok(success)
+            }
+            WriteOutcome::Replayed(Some(error)) => Err(ApiError::Replayed(error)),
+            WriteOutcome::KeyReused => Err(ApiError::KeyReused),
+        }
     }
 
     /// Returns the error of a request that is rejected before a write. With a key, it is stored like any other outcome.
@@ -123,22 +147,6 @@ async fn store_rejection(api: &Api, user: UserId, key: IdempotencyKey) -> Result
         WriteOutcome::Replayed(None) | WriteOutcome::Done => {
             Err(ApiError::Internal("an invalid request has the key of a request that has succeeded".to_owned()))
         }
-    }
-}
-
-/// Returns the response to a write that succeeds with `success` and is rejected with `rejection`.
-pub(crate) fn respond(outcome: WriteOutcome, mut success: Response, rejection: ApiError) -> Result<Response, ApiError> {
-    match outcome {
-        WriteOutcome::Done => Ok(success),
-        WriteOutcome::Rejected => Err(rejection),
-        WriteOutcome::NoUser => Err(ApiError::InvalidToken),
-        WriteOutcome::NoOwner => Err(ApiError::NoCollection),
-        WriteOutcome::Replayed(None) => {
-            success.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
-            Ok(success)
-        }
-        WriteOutcome::Replayed(Some(error)) => Err(ApiError::Replayed(error)),
-        WriteOutcome::KeyReused => Err(ApiError::KeyReused),
     }
 }
 

@@ -1,20 +1,22 @@
 //! The operations on plants. The order of a handler's arguments is the order of checks: the caller, the idempotency key,
-//! the capacity, then the body.
+//! the capacity, the id in the path, then the body.
 
 use axum::extract::State;
 use axum::response::Response;
-use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
+use serde_json::{Value, json};
+use utoipa::PartialSchema as _;
 
 use super::collections::{OwnerParameter, WriteAccess, one_readable, readable};
 use super::error::ApiError;
 use super::extract::{PathId, PlantBody, ReadCapacity, WriteCapacity};
-use super::idempotency::{self, RequestKey};
+use super::idempotency::RequestKey;
 use super::listing::{ListQuery, PlantQuery, list_plants, read_plant};
-use super::response::{json, no_content, serialize};
+use super::response::{self, no_content, serialize};
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
 use plantstore_model::plant::NewPlant;
+use plantstore_store::PlantWrite;
 
 /// `POST /plants`
 pub(crate) async fn create(
@@ -26,19 +28,17 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let context = access.context;
     let key = key.with_owner(context).with_body(&body.bytes);
-    let plant = match body.plant {
+    let plant = match body.parse(None) {
         Ok(plant) => plant,
         Err(error) => return Err(key.reject(api, context.user, error).await),
     };
-    let id = plant.id;
     let created = created(&plant, &access.owner)?;
-    let key = key.with_outcomes(StatusCode::OK, &ApiError::Duplicate(id));
-    let outcome = api.store.create(context, plant, key).await.map_err(|error| api.write_error(error))?;
-    idempotency::respond(outcome, created, ApiError::Duplicate(id))
+    let duplicate = ApiError::Duplicate(plant.id);
+    key.write(api, context, PlantWrite::Create(plant), created, duplicate).await
 }
 
 fn created(plant: &NewPlant, owner: &OwnerParameter) -> Result<Response, ApiError> {
-    let mut response = json(serialize(&plant.shown())?);
+    let mut response = response::json(serialize(&plant.shown())?);
     if let Ok(location) = HeaderValue::try_from(format!("/plants/{}{}", plant.id, owner.parameter('?'))) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -66,6 +66,37 @@ pub(crate) async fn read(
     read_plant(api, one_readable(&caller, &query.owner)?, query, id?).await
 }
 
+/// `PUT /plants/{id}`
+pub(crate) async fn replace(
+    State(api): State<&'static Api>,
+    access: WriteAccess<Write>,
+    key: RequestKey,
+    _: WriteCapacity,
+    PathId(id): PathId,
+    body: PlantBody,
+) -> Result<Response, ApiError> {
+    let context = access.context;
+    let key = key.with_owner(context).with_body(&body.bytes);
+    let plant = match id.and_then(|id| body.parse(Some(id))) {
+        Ok(plant) => plant,
+        Err(error) => return Err(key.reject(api, context.user, error).await),
+    };
+    let replaced = response::json(serialize(&plant.shown())?);
+    key.write(api, context, PlantWrite::Replace(plant), replaced, ApiError::NoPlant).await
+}
+
+/// Returns the schema of the body of a replacement: that of a new plant without the id, which is in the path.
+pub(crate) fn replacement_schema() -> Value {
+    let mut schema = json!(NewPlant::schema());
+    schema["description"] = "The new name and tag of a plant".into();
+    schema["required"] = json!(["name"]);
+    schema["examples"] = json!([{"name": "Monstera", "tag": "indoor"}]);
+    if let Some(properties) = schema["properties"].as_object_mut() {
+        properties.remove("id");
+    }
+    schema
+}
+
 /// `DELETE /plants/{id}`
 pub(crate) async fn delete(
     State(api): State<&'static Api>,
@@ -80,7 +111,5 @@ pub(crate) async fn delete(
         Ok(id) => id,
         Err(error) => return Err(key.reject(api, context.user, error).await),
     };
-    let key = key.with_outcomes(StatusCode::NO_CONTENT, &ApiError::NoPlant);
-    let outcome = api.store.delete(context, id, key).await.map_err(|error| api.write_error(error))?;
-    idempotency::respond(outcome, no_content(), ApiError::NoPlant)
+    key.write(api, context, PlantWrite::Delete(id), no_content(), ApiError::NoPlant).await
 }

@@ -26,12 +26,30 @@ pub struct WriteContext {
     pub owner: UserId,
 }
 
-/// Outcome of a create, of a delete, or of storing a rejection.
+/// A write of one plant.
+#[derive(Clone, Debug)]
+pub enum PlantWrite {
+    Create(NewPlant),
+    /// Replaces name and tag of a plant that exists. The plant stays in lists that are being read.
+    Replace(NewPlant),
+    Delete(PlantId),
+}
+
+impl PlantWrite {
+    pub(crate) fn id(&self) -> PlantId {
+        match self {
+            Self::Create(plant) | Self::Replace(plant) => plant.id,
+            Self::Delete(id) => *id,
+        }
+    }
+}
+
+/// Outcome of a write of a plant, or of storing a rejection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// The plant was created or deleted.
+    /// The plant was created, replaced or deleted.
     Done,
-    /// Nothing was changed: the owner already has the plant to create, or does not have the plant to delete.
+    /// Nothing was changed: the owner already has the plant to create, or does not have the plant to replace or delete.
     Rejected,
     /// The user was deleted meanwhile.
     NoUser,
@@ -57,15 +75,9 @@ impl WriteOutcome {
 
 /// A queued write.
 pub(crate) enum Job {
-    Create {
+    Write {
         context: WriteContext,
-        plant: NewPlant,
-        key: Option<Box<ClaimedKey>>,
-        reply: Reply,
-    },
-    Delete {
-        context: WriteContext,
-        id: PlantId,
+        write: PlantWrite,
         key: Option<Box<ClaimedKey>>,
         reply: Reply,
     },
@@ -92,9 +104,7 @@ impl Job {
     /// Returns the idempotency key of the request, if it has one, and its user.
     fn claimed_key(&self) -> Option<(UserId, &ClaimedKey)> {
         match self {
-            Self::Create { context, key, .. } | Self::Delete { context, key, .. } => {
-                key.as_deref().map(|key| (context.user, key))
-            }
+            Self::Write { context, key, .. } => key.as_deref().map(|key| (context.user, key)),
             Self::StoreRejection { user, key, .. } => Some((*user, key)),
             Self::CreateUser { .. } | Self::RecordTokenUse { .. } | Self::Stop => None,
         }
@@ -109,10 +119,9 @@ impl Job {
     /// nothing was changed.
     pub(crate) fn begin(&self) -> bool {
         match self {
-            Self::Create { reply, .. }
-            | Self::Delete { reply, .. }
-            | Self::StoreRejection { reply, .. }
-            | Self::CreateUser { reply, .. } => reply.start.begin(),
+            Self::Write { reply, .. } | Self::StoreRejection { reply, .. } | Self::CreateUser { reply, .. } => {
+                reply.start.begin()
+            }
             Self::RecordTokenUse { .. } | Self::Stop => true,
         }
     }
@@ -120,10 +129,9 @@ impl Job {
     /// Returns the reply and releases the key, so that a caller with a reply can use it again.
     fn into_reply(self) -> Option<Reply> {
         match self {
-            Self::Create { reply, .. }
-            | Self::Delete { reply, .. }
-            | Self::StoreRejection { reply, .. }
-            | Self::CreateUser { reply, .. } => Some(reply),
+            Self::Write { reply, .. } | Self::StoreRejection { reply, .. } | Self::CreateUser { reply, .. } => {
+                Some(reply)
+            }
             Self::RecordTokenUse { .. } | Self::Stop => None,
         }
     }
@@ -198,7 +206,7 @@ pub(crate) enum JobOutcome {
 }
 
 impl JobOutcome {
-    /// Returns the outcome of a create or delete that did or did not change a plant.
+    /// Returns the outcome of a write that did or did not change a plant.
     pub(crate) fn of_change(has_changed: bool) -> Self {
         Self::Write(if has_changed { WriteOutcome::Done } else { WriteOutcome::Rejected })
     }
@@ -385,7 +393,7 @@ mod tests {
 
     fn delete(id: i64, key: Option<Box<ClaimedKey>>) -> impl FnOnce(Reply) -> Job {
         let context = WriteContext { user: ADA, owner: ADA };
-        move |reply| Job::Delete { context, id: PlantId::new(id), key, reply }
+        move |reply| Job::Write { context, write: PlantWrite::Delete(PlantId::new(id)), key, reply }
     }
 
     /// Executes three deletes; every batch that contains id 2 fails with `error`. Returns the number of commits and of deletes.
@@ -398,7 +406,7 @@ mod tests {
         let mut commits = 0;
         execute_batch(&mut batch, |jobs| {
             commits += 1;
-            let fails = jobs.iter().any(|job| matches!(job, Job::Delete { id, .. } if id.get() == 2));
+            let fails = jobs.iter().any(|job| matches!(job, Job::Write { write, .. } if write.id().get() == 2));
             if fails { Err(error.clone()) } else { Ok(vec![JobOutcome::of_change(true); jobs.len()]) }
         });
         [commits, replies.iter_mut().filter_map(|reply| reply.try_recv().ok()?.ok()).count()]

@@ -151,6 +151,17 @@ statements! {
          WHERE collections.user_id = ANY($1::bigint[])
          ON CONFLICT (user_id, plant_id) DO NOTHING
          RETURNING user_id, plant_id",
+    // The version stays that of the creation, by which lists that are being read find the plant.
+    replace:
+        "UPDATE plantstore.plants SET name = batch.name, tag = batch.tag
+         FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
+         WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
+         RETURNING plants.user_id, plants.plant_id"
+        on_citus
+        "UPDATE plantstore.plants SET name = batch.name, tag = batch.tag
+         FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
+         WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id AND plants.user_id = ANY($1::bigint[])
+         RETURNING plants.user_id, plants.plant_id",
     // The outcomes stored under the keys of a batch. now() is the same in all statements of a transaction. `expires_at + 0`
     // prevents the use of the index on expires_at, whatever the statistics were when the statement was planned.
     find_keys:

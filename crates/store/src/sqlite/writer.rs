@@ -18,8 +18,8 @@ use crate::error::StoreError;
 use crate::metrics::WriteMetrics;
 use crate::options::OpenOptions;
 use crate::plants::{
-    BATCH_MAX, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, Timeouts, WriteContext, WriteOutcome,
-    WriteQueue, execute_batch, next_version,
+    BATCH_MAX, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, Timeouts, WriteContext,
+    WriteOutcome, WriteQueue, execute_batch, next_version,
 };
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::{UserId, UserName};
@@ -185,12 +185,20 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<J
 
 fn perform(transaction: &Transaction<'_>, versions: &mut VersionUpdates, job: &Job) -> rusqlite::Result<JobOutcome> {
     Ok(match job {
-        Job::Create { context, plant, .. } => create(transaction, versions, *context, plant)?,
-        Job::Delete { context, id, .. } => change(transaction, versions, *context, |_| {
-            transaction
-                .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
-                .execute([context.owner.get(), id.get()])
-        })?,
+        Job::Write { context, write, .. } => match write {
+            PlantWrite::Create(plant) => create(transaction, versions, *context, plant)?,
+            // The version stays that of the creation, by which lists that are being read find the plant.
+            PlantWrite::Replace(NewPlant { id, name, tag }) => change(transaction, versions, *context, |_| {
+                transaction
+                    .prepare_cached("UPDATE plants SET name = ?3, tag = ?4 WHERE user_id = ?1 AND plant_id = ?2")?
+                    .execute(params![context.owner.get(), id.get(), name.as_str(), tag.as_ref().map(Tag::as_str)])
+            })?,
+            PlantWrite::Delete(id) => change(transaction, versions, *context, |_| {
+                transaction
+                    .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
+                    .execute([context.owner.get(), id.get()])
+            })?,
+        },
         Job::StoreRejection { user, .. } => JobOutcome::of_rejection(versions.next_of(transaction, *user)?.is_some()),
         Job::CreateUser { name, now, .. } => JobOutcome::User(create_user(transaction, name, *now)?),
         Job::RecordTokenUse { token, day } => {

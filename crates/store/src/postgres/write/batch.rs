@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
-use crate::plants::{Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, WriteContext, WriteOutcome};
-use plantstore_model::plant::{PlantId, Tag};
+use crate::plants::{Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, WriteContext, WriteOutcome};
+use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserId;
 
 /// Parameters of a statement.
@@ -30,9 +30,7 @@ impl<'a> Opening<'a> {
         for job in batch {
             users.extend(job.key().map(|(user, _)| user.get()));
             match job {
-                Job::Create { context, .. } | Job::Delete { context, .. } => {
-                    users.extend([context.user.get(), context.owner.get()]);
-                }
+                Job::Write { context, .. } => users.extend([context.user.get(), context.owner.get()]),
                 Job::CreateUser { name, now, .. } => {
                     new.insert(name.as_str(), now.as_second());
                 }
@@ -107,13 +105,13 @@ impl Opened {
             return Ok(Some(JobOutcome::Write(known)));
         }
         Ok(match job {
-            Job::Create { context, .. } | Job::Delete { context, .. } if !self.has(context.user.get()) => {
+            Job::Write { context, .. } if !self.has(context.user.get()) => {
                 Some(JobOutcome::Write(WriteOutcome::NoUser))
             }
-            Job::Create { context, .. } | Job::Delete { context, .. } if !self.has(context.owner.get()) => {
+            Job::Write { context, .. } if !self.has(context.owner.get()) => {
                 Some(JobOutcome::Write(WriteOutcome::NoOwner))
             }
-            Job::Create { .. } | Job::Delete { .. } => None,
+            Job::Write { .. } => None,
             Job::StoreRejection { user, .. } => Some(JobOutcome::of_rejection(self.has(user.get()))),
             Job::CreateUser { name, .. } => {
                 self.new.get(name.as_str()).map(|user| JobOutcome::User(UserId::new(*user)))
@@ -132,92 +130,110 @@ pub(super) fn versions(rows: &[Row]) -> Result<HashMap<i64, i64>, Error> {
 /// is known, because its statement finds no rows if the user does not exist.
 pub(super) fn is_simple(job: &Job) -> bool {
     match job {
-        Job::Create { context, key, .. } | Job::Delete { context, key, .. } => {
-            key.is_none() && context.user == context.owner
-        }
+        Job::Write { context, key, .. } => key.is_none() && context.user == context.owner,
         Job::StoreRejection { .. } | Job::CreateUser { .. } | Job::RecordTokenUse { .. } | Job::Stop => true,
     }
 }
 
-/// The writes to plants of a batch, without duplicates: the first of several writes with the same id counts. Deletes are executed
-/// before creates.
-#[derive(Default)]
+/// Owner and id of a plant.
+type PlantKey = (i64, i64);
+
+/// The writes to plants of a batch, in the order of their execution: deletes, then creates, then replacements. Of several creates
+/// of one plant the first counts, of several replacements the last.
 pub(super) struct PlantWrites<'a> {
-    pub(super) deletes: PlantKeys,
-    pub(super) creates: PlantKeys,
+    pub(super) deletes: Columns<'a>,
+    pub(super) creates: Columns<'a>,
+    pub(super) replacements: Columns<'a>,
+}
+
+impl<'a> PlantWrites<'a> {
+    pub(super) fn of(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
+        let mut deletes = BTreeSet::new();
+        let mut creates = BTreeMap::new();
+        let mut replacements = BTreeMap::new();
+        for job in jobs {
+            let Job::Write { context, write, .. } = job else { continue };
+            let key = key_of(*context, write);
+            match write {
+                PlantWrite::Create(plant) => {
+                    creates.entry(key).or_insert(plant);
+                }
+                PlantWrite::Replace(plant) => {
+                    replacements.insert(key, plant);
+                }
+                PlantWrite::Delete(_) => {
+                    deletes.insert(key);
+                }
+            }
+        }
+        let (owners, ids) = deletes.into_iter().unzip();
+        Self {
+            deletes: Columns { owners, ids, ..Columns::default() },
+            creates: Columns::of(creates),
+            replacements: Columns::of(replacements),
+        }
+    }
+}
+
+fn key_of(context: WriteContext, write: &PlantWrite) -> PlantKey {
+    (context.owner.get(), write.id().get())
+}
+
+/// Columns of writes of one kind. Deletes have no names and tags.
+#[derive(Default)]
+pub(super) struct Columns<'a> {
+    owners: Vec<i64>,
+    ids: Vec<i64>,
     names: Vec<&'a str>,
     tags: Vec<Option<&'a str>>,
 }
 
-#[derive(Default)]
-pub(super) struct PlantKeys {
-    owners: Vec<i64>,
-    ids: Vec<i64>,
-    seen: HashSet<(i64, i64)>,
-}
-
-impl PlantKeys {
-    /// Returns false if the plant is there already.
-    fn push(&mut self, context: WriteContext, id: PlantId) -> bool {
-        let is_new = self.seen.insert((context.owner.get(), id.get()));
-        if is_new {
-            self.owners.push(context.owner.get());
-            self.ids.push(id.get());
+impl<'a> Columns<'a> {
+    fn of(plants: BTreeMap<PlantKey, &'a NewPlant>) -> Self {
+        let mut columns = Self::default();
+        for ((owner, id), plant) in plants {
+            columns.owners.push(owner);
+            columns.ids.push(id);
+            columns.names.push(plant.name.as_str());
+            columns.tags.push(plant.tag.as_ref().map(Tag::as_str));
         }
-        is_new
+        columns
     }
 
     pub(super) fn any(&self) -> bool {
         !self.ids.is_empty()
     }
 
-    pub(super) fn values(&self) -> Values<'_, 2> {
+    pub(super) fn keys(&self) -> Values<'_, 2> {
         [&self.owners, &self.ids]
     }
-}
 
-impl<'a> PlantWrites<'a> {
-    pub(super) fn of(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
-        let mut writes = Self::default();
-        for job in jobs {
-            match job {
-                Job::Create { context, plant, .. } => {
-                    if writes.creates.push(*context, plant.id) {
-                        writes.names.push(plant.name.as_str());
-                        writes.tags.push(plant.tag.as_ref().map(Tag::as_str));
-                    }
-                }
-                Job::Delete { context, id, .. } => {
-                    writes.deletes.push(*context, *id);
-                }
-                Job::StoreRejection { .. } | Job::CreateUser { .. } | Job::RecordTokenUse { .. } | Job::Stop => {}
-            }
-        }
-        writes
-    }
-
-    pub(super) fn of_creates(&self) -> Values<'_, 4> {
-        [&self.creates.owners, &self.creates.ids, &self.names, &self.tags]
+    pub(super) fn plants(&self) -> Values<'_, 4> {
+        [&self.owners, &self.ids, &self.names, &self.tags]
     }
 }
 
-/// The plants, as owner and plant id, that the deletes of a batch removed and its creates inserted.
+/// The plants that the writes of a batch have changed.
 pub(super) struct ChangedPlants {
-    pub(super) deleted: HashSet<(i64, i64)>,
-    pub(super) created: HashSet<(i64, i64)>,
+    pub(super) deleted: HashSet<PlantKey>,
+    pub(super) created: HashSet<PlantKey>,
+    pub(super) replaced: HashSet<PlantKey>,
 }
 
 impl ChangedPlants {
-    /// Returns the outcome of each job. Of several equal writes, the first took effect.
+    /// Returns the outcome of each job. Of several deletes or creates of one plant the first took effect; replacements all did,
+    /// one after the other.
     pub(super) fn outcomes(mut self, opened: &Opened, batch: &[Job]) -> Result<Vec<JobOutcome>, Error> {
         let outcome = |job: &Job| {
             Ok(match (opened.outcome(job)?, job) {
                 (Some(outcome), _) => outcome,
-                (None, Job::Create { context, plant, .. }) => {
-                    JobOutcome::of_change(self.created.remove(&(context.owner.get(), plant.id.get())))
-                }
-                (None, Job::Delete { context, id, .. }) => {
-                    JobOutcome::of_change(self.deleted.remove(&(context.owner.get(), id.get())))
+                (None, Job::Write { context, write, .. }) => {
+                    let key = key_of(*context, write);
+                    JobOutcome::of_change(match write {
+                        PlantWrite::Create(_) => self.created.remove(&key),
+                        PlantWrite::Replace(_) => self.replaced.contains(&key),
+                        PlantWrite::Delete(_) => self.deleted.remove(&key),
+                    })
                 }
                 (None, _) => JobOutcome::Nothing,
             })
@@ -226,8 +242,8 @@ impl ChangedPlants {
     }
 }
 
-/// Returns the plants that a statement has created or deleted.
-pub(crate) fn changed_plants(rows: &[Row]) -> Result<HashSet<(i64, i64)>, Error> {
+/// Returns the plants that a statement has changed.
+pub(crate) fn changed_plants(rows: &[Row]) -> Result<HashSet<PlantKey>, Error> {
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 

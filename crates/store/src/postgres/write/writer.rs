@@ -390,11 +390,17 @@ impl WriterTask {
 
 async fn change_plants(session: &DatabaseSession, writes: &PlantWrites<'_>) -> Result<ChangedPlants, Error> {
     let DatabaseSession { client, statements, .. } = session;
-    let (deleted, created) = join!(
-        query(writes.deletes.any(), client, &statements.delete, writes.deletes.values()),
-        query(writes.creates.any(), client, &statements.create, writes.of_creates()),
+    let PlantWrites { deletes, creates, replacements } = writes;
+    let (deleted, created, replaced) = join!(
+        query(deletes.any(), client, &statements.delete, deletes.keys()),
+        query(creates.any(), client, &statements.create, creates.plants()),
+        query(replacements.any(), client, &statements.replace, replacements.plants()),
     );
-    Ok(ChangedPlants { deleted: changed_plants(&deleted?)?, created: changed_plants(&created?)? })
+    Ok(ChangedPlants {
+        deleted: changed_plants(&deleted?)?,
+        created: changed_plants(&created?)?,
+        replaced: changed_plants(&replaced?)?,
+    })
 }
 
 /// Stores the outcomes under their keys and commits. The error `None` means that the commit is in doubt.
