@@ -85,7 +85,7 @@ impl Fixture {
             let _ = serde_json::to_writer(&mut bytes, &Plant { id: None, owner: None, name, tag });
             ControlFlow::Continue(())
         };
-        self.store.list(&mut ranges, LIST_LENGTH, push).await?;
+        self.store.list(&mut ranges, None, LIST_LENGTH, push).await?;
         black_box(bytes);
         Ok(())
     }

@@ -50,7 +50,7 @@ struct GrantShare {
     /// The user who gets access
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     to: UserName,
-    /// The role: reader (read) or editor (read, create and delete)
+    /// The role: reader (read) or editor (read, create, edit and delete)
     #[arg(long, value_name = "ROLE", value_parser = role)]
     role: Role,
     #[command(flatten)]

@@ -34,7 +34,7 @@ struct Known {
 #[derive(Clone, Debug, PartialEq)]
 struct PendingWrite(Option<String>);
 
-/// Creates and deletes its own ids until the server ends. No other client uses them, so every response is predictable.
+/// Creates, replaces and deletes its own ids until the server ends. No other client uses them, so every response is predictable.
 fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, done: &AtomicUsize, stop: &AtomicBool) {
     let Ok(mut connection) = Connection::try_open(client.address) else { return };
     let first = i64::try_from(worker).expect("small") * IDS_PER_WORKER;
@@ -44,12 +44,14 @@ fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, don
         let id =
             first + i64::try_from((number >> 33) % usize::try_from(IDS_PER_WORKER).expect("small")).expect("small");
         let before = known.lock().unwrap().entry(id).or_default().acknowledged.clone();
-        let (bytes, after) = if before.is_some() {
-            (client.bytes("DELETE", &format!("/plants/{id}"), &[], None), None)
+        let path = format!("/plants/{id}");
+        let (bytes, after) = if before.is_some() && number >> 32 & 1 == 0 {
+            (client.bytes("DELETE", &path, &[], None), None)
         } else {
             let name = format!("{worker}-{number}");
             let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
-            (client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())), Some(name))
+            let (method, path) = if before.is_some() { ("PUT", &*path) } else { ("POST", "/plants") };
+            (client.bytes(method, path, &[JSON], Some(body.as_bytes())), Some(name))
         };
         known.lock().unwrap().get_mut(&id).unwrap().pending = Some(PendingWrite(after.clone()));
         let Ok(response) = connection.try_send(bytes).and_then(|()| connection.try_read_response(false)) else {

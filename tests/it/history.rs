@@ -21,6 +21,10 @@ fn create(from: u64, to: u64, name: &str, outcome: Outcome) -> Operation {
     operation(from, to, Action::Create(ID, name.to_owned(), outcome))
 }
 
+fn replace(from: u64, to: u64, name: &str, outcome: Outcome) -> Operation {
+    operation(from, to, Action::Replace(ID, name.to_owned(), outcome))
+}
+
 fn delete(from: u64, to: u64, outcome: Outcome) -> Operation {
     operation(from, to, Action::Delete(ID, outcome))
 }
@@ -190,6 +194,38 @@ fn last_write_is_certain_unless_another_may_follow() {
 }
 
 #[test]
+fn replacement_is_a_write_of_a_plant_that_exists() {
+    accepts(&[
+        replace(0, 1, "a", Denied),
+        create(2, 3, "b", Done),
+        replace(4, 5, "c", Done),
+        replace(6, 7, "d", Rejected),
+        list(8, 9, Some("c")),
+        delete(10, 11, Done),
+        replace(12, 13, "e", Denied),
+    ]);
+    // Overlapping ones take effect in any order, unknown ones once or never.
+    for shown in ["b", "c"] {
+        accepts(&[
+            create(0, 1, "a", Done),
+            replace(2, 9, "b", Done),
+            replace(2, 9, "c", Done),
+            list(10, 11, Some(shown)),
+        ]);
+        accepts(&[create(0, 1, "b", Done), replace(2, 3, "c", Unknown), list(4, 5, Some(shown)), delete(6, 7, Done)]);
+    }
+    accepts(&[replace(0, 1, "b", Unknown), create(2, 3, "a", Done), list(4, 5, Some("a")), list(6, 7, Some("b"))]);
+    catches(&[create(0, 1, "a", Done), replace(2, 3, "b", Done), list(4, 5, Some("a"))]);
+    catches(&[create(0, 1, "a", Done), replace(2, 3, "b", Denied)]);
+    catches(&[replace(0, 1, "a", Done)]);
+    catches(&[create(0, 1, "a", Done), delete(2, 3, Done), replace(4, 5, "b", Done)]);
+    catches(&[create(0, 1, "a", Done), replace(2, 3, "b", Rejected), list(4, 5, Some("b"))]);
+    let twice = [replace(2, 3, "b", Unknown), replace(4, 5, "c", Done), list(6, 7, Some("c")), list(8, 9, Some("b"))];
+    accepts(&[&[create(0, 1, "a", Done)][..], &twice].concat());
+    catches(&[&[create(0, 1, "a", Done)][..], &twice, &[list(10, 11, Some("c"))]].concat());
+}
+
+#[test]
 fn lost_write_is_found() {
     let reported = catches(&[create(0, 1, "a", Done), list(2, 3, Some("a")), list(4, 5, None)]);
     insta::assert_snapshot!(reported, @r#"
@@ -274,9 +310,10 @@ fn has_an_order(held: Option<&str>, left: &[&Operation], settled: &[Duration]) -
         let first = rest.iter().all(|other| unknown(other) || other.returned >= next.called);
         let after = match &next.action {
             Action::Create(_, name, Done | Unknown) if held.is_none() => Some(name.as_str()),
+            Action::Replace(_, name, Done | Unknown) if held.is_some() => Some(name.as_str()),
             Action::Delete(_, Done | Unknown) if held.is_some() => None,
             Action::Create(_, _, Denied) if held.is_some() => held,
-            Action::Delete(_, Denied) if held.is_none() => held,
+            Action::Replace(_, _, Denied) | Action::Delete(_, Denied) if held.is_none() => held,
             Action::List(Some(plants)) if plants.get(&ID).map(String::as_str) == held => held,
             _ => return false,
         };
@@ -288,7 +325,7 @@ fn has_an_order(held: Option<&str>, left: &[&Operation], settled: &[Duration]) -
 fn checker_agrees_with_exhaustive_search() {
     const LONGEST: u64 = 8;
     let outcomes = prop_oneof![4 => Just(Done), 2 => Just(Denied), 2 => Just(Unknown), 1 => Just(Rejected)];
-    let one = (0..5_u8, outcomes, 0..LONGEST, 0..16_u64, 0..6_u64);
+    let one = (0..6_u8, outcomes, 0..LONGEST, 0..16_u64, 0..6_u64);
     let several = proptest::collection::vec(one, 1..usize::try_from(LONGEST).unwrap());
     let settled = proptest::collection::vec((0..22_u64).prop_map(Duration::from_millis), 0..3);
     let verdicts = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -300,6 +337,7 @@ fn checker_agrees_with_exhaustive_search() {
             .map(|((kind, outcome, shown, from, length), number)| match kind {
                 0 | 1 => create(*from, from + length, &format!("{number}"), *outcome),
                 2 => delete(*from, from + length, *outcome),
+                5 => replace(*from, from + length, &format!("{number}"), *outcome),
                 3 => list(*from, from + length, None),
                 _ => list(*from, from + length, Some(&format!("{shown}"))),
             })

@@ -20,10 +20,21 @@ enum ModelOperation {
         tag: Option<String>,
         key: Option<u8>,
     },
+    Replace {
+        user: usize,
+        id: i64,
+        name: String,
+        tag: Option<String>,
+        key: Option<u8>,
+    },
     Delete {
         user: usize,
         id: i64,
         key: Option<u8>,
+    },
+    Filter {
+        user: usize,
+        tag: String,
     },
     List {
         user: usize,
@@ -47,6 +58,11 @@ fn text(most: usize) -> impl Strategy<Value = String> {
         .prop_map(|characters| characters.into_iter().collect())
 }
 
+/// Any tag, or one of few, so that a filter finds some.
+fn tags() -> impl Strategy<Value = String> {
+    prop_oneof![text(5), "[ab]"]
+}
+
 /// Few keys, so that they are reused, for the same request and for others.
 fn keys() -> impl Strategy<Value = Option<u8>> {
     proptest::option::of(0..6_u8)
@@ -54,10 +70,13 @@ fn keys() -> impl Strategy<Value = Option<u8>> {
 
 fn operations() -> impl Strategy<Value = Vec<ModelOperation>> {
     let operation = prop_oneof![
-        5 => (0..USERS, ids(), text(20), proptest::option::of(text(5)), keys())
+        5 => (0..USERS, ids(), text(20), proptest::option::of(tags()), keys())
             .prop_map(|(user, id, name, tag, key)| ModelOperation::Create { user, id, name: format!("x{name}"), tag, key }),
+        3 => (0..USERS, ids(), text(20), proptest::option::of(tags()), keys())
+            .prop_map(|(user, id, name, tag, key)| ModelOperation::Replace { user, id, name: format!("y{name}"), tag, key }),
         3 => (0..USERS, ids(), keys()).prop_map(|(user, id, key)| ModelOperation::Delete { user, id, key }),
         2 => (0..USERS, proptest::option::of(0..12_i32)).prop_map(|(user, limit)| ModelOperation::List { user, limit }),
+        1 => (0..USERS, tags()).prop_map(|(user, tag)| ModelOperation::Filter { user, tag }),
         1 => (0..USERS, 1..6_i32).prop_map(|(user, limit)| ModelOperation::Pages { user, limit }),
         4 => any::<usize>().prop_map(ModelOperation::Again),
     ];
@@ -104,15 +123,18 @@ fn write(
 fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Result<(), TestCaseError> {
     let shown = |limit: usize, plants: &Plants| Value::Array(plants.values().take(limit).cloned().collect());
     match operation {
-        ModelOperation::Create { id, name, tag, key, .. } => {
+        ModelOperation::Create { id, name, tag, key, .. } | ModelOperation::Replace { id, name, tag, key, .. } => {
+            let creates = matches!(operation, ModelOperation::Create { .. });
             let mut plant = json!({ "name": name });
             if let Some(tag) = tag {
                 plant["tag"] = json!(tag);
             }
             let body = json!({ "id": id, "name": name, "tag": tag }).to_string();
-            let Some(response) = write(client, model, *key, ("POST", "/plants", Some(&body)))? else { return Ok(()) };
-            if model.plants.contains_key(id) {
-                prop_assert_eq!(response.error(), 40900);
+            let path = format!("/plants/{id}");
+            let (method, path) = if creates { ("POST", "/plants") } else { ("PUT", &*path) };
+            let Some(response) = write(client, model, *key, (method, path, Some(&body)))? else { return Ok(()) };
+            if model.plants.contains_key(id) == creates {
+                prop_assert_eq!(response.error(), if creates { 40900 } else { 40400 });
             } else {
                 prop_assert_eq!((response.status, response.json()), (200, plant.clone()));
                 model.plants.insert(*id, plant);
@@ -123,6 +145,12 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
             let Some(response) = write(client, model, *key, ("DELETE", &path, None))? else { return Ok(()) };
             let expected = if model.plants.remove(id).is_some() { 204 } else { 404 };
             prop_assert_eq!(response.status, expected);
+        }
+        ModelOperation::Filter { tag, .. } => {
+            let query: String = tag.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            let expected = model.plants.iter().filter(|(_, plant)| plant["tag"] == **tag).map(|(id, _)| *id);
+            let listed = client.get(&format!("/plants?include=id&tag={query}")).ids();
+            prop_assert_eq!(listed, expected.collect::<Vec<_>>());
         }
         ModelOperation::List { limit: None, .. } => {
             prop_assert_eq!(client.get("/plants").json(), shown(usize::MAX, &model.plants));
@@ -164,7 +192,9 @@ engine_test!(service_agrees_with_the_model, |Service { store, server }: &Service
                 operation
             };
             let (ModelOperation::Create { user, .. }
+            | ModelOperation::Replace { user, .. }
             | ModelOperation::Delete { user, .. }
+            | ModelOperation::Filter { user, .. }
             | ModelOperation::List { user, .. }
             | ModelOperation::Pages { user, .. }) = operation
             else {

@@ -43,6 +43,11 @@ for (let after: string | undefined, last = false; !last; last = after === undefi
 }
 assert.deepEqual(pages, [[1, 2], [3, 4], [5]]);
 
+const replaced = await client.PUT("/plants/{id}", { params: { path: { id: 2 } }, body: { name: "Fern", tag: "office" } });
+assert.deepEqual(replaced.data, { name: "Fern", tag: "office" });
+const office = await client.GET("/plants", { params: { query: { tag: "office", include: "id" } } });
+assert.deepEqual(office.data, [{ id: 2, name: "Fern", tag: "office" }]);
+
 const deleted = await client.DELETE("/plants/{id}", { params: { path: { id: 5 } } });
 assert.equal(deleted.response.status, 204);
 const again = await client.DELETE("/plants/{id}", { params: { path: { id: 5 } } });

@@ -8,9 +8,9 @@ from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
 from plantstore_client import AuthenticatedClient, Client
-from plantstore_client.api.plants import create_plant, delete_plant, list_plants
+from plantstore_client.api.plants import create_plant, delete_plant, list_plants, replace_plant
 from plantstore_client.api.service import is_live
-from plantstore_client.models import Error, Include, NewPlant, Plant
+from plantstore_client.models import Error, Include, NewPlant, Plant, ReplacePlantBody
 from plantstore_client.types import UNSET
 from requests.utils import parse_header_links
 
@@ -57,6 +57,11 @@ def main():
     assert Error.from_dict({"error": 49999, "message": "a code of a later release"}).error == 49999
 
     assert list_pages(client, 2) == [ids[:2], ids[2:4], ids[4:]]
+
+    replaced = replace_plant.sync_detailed(2, client=client, body=ReplacePlantBody(name="Fern", tag="office"))
+    assert (replaced.status_code, replaced.parsed) == (HTTPStatus.OK, Plant(name="Fern", tag="office")), replaced
+    office = list_plants.sync_detailed(client=client, tag="office", include=Include.ID)
+    assert [plant.id for plant in office.parsed] == [2], office
 
     deleted = delete_plant.sync_detailed(ids[-1], client=client)
     assert deleted.status_code == HTTPStatus.NO_CONTENT, deleted

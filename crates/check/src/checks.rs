@@ -20,6 +20,7 @@ pub(crate) const GROUPS: &[(&str, &[Check])] = &[
     ("page", list::PAGE),
     ("access", access::CHECKS),
     ("read", one_plant::READ),
+    ("replace", one_plant::REPLACE),
     ("account", account::CHECKS),
     ("retry", retry::CHECKS),
     ("protocol", protocol::CHECKS),

@@ -33,7 +33,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
             description: "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed \
             for clients that accept gzip (`Accept-Encoding`).",
             access: Access::Scope(Scope::Read),
-            parameters: &["limit", "after", "include", "owner", "If-None-Match"],
+            parameters: &["limit", "after", "tag", "include", "owner", "If-None-Match"],
             success: "The plants that the caller can read, ascending by id",
             returns: Returns::Body(list::<Plant<'_>>()),
             headers: &["Link", "Content-Encoding"],

@@ -20,6 +20,9 @@ use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 
+/// Number of plants that a step of a list with a tag reads.
+const FILTER_STEP: usize = 2_048;
+
 /// Evaluates an expression on the value of the engine that `$value` holds.
 macro_rules! dispatch {
     ($value:expr, $engine:ident => $call:expr) => {
@@ -109,16 +112,28 @@ impl Store {
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
-    /// index. All of them are from one consistent snapshot, except that Citus has one for each owner. Ends after `rows` plants,
-    /// when `each` breaks (that plant counts), or earlier if at least one plant was passed. Shrinks the ranges to the plants that
-    /// are left.
+    /// index; with a `tag`, only plants that have it. All of them are from one consistent snapshot, except that Citus has one for
+    /// each owner. Ends after `rows` plants, when `each` breaks (that plant counts), or earlier if at least one plant was read.
+    /// Shrinks the ranges to the plants that are not read.
     pub async fn list(
         &self,
         ranges: &mut [PlantRange],
+        tag: Option<&str>,
         rows: usize,
-        each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
+        mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()> + Send,
     ) -> Result<ListStep, StoreError> {
-        dispatch!(self, engine => engine.list(ranges, rows, each).await)
+        // A filter reads a bounded number of plants, however few of them have the tag.
+        let read = if tag.is_some() && rows > 0 { FILTER_STEP } else { rows };
+        let mut passed = 0;
+        let filtered = |index, id, name: &str, of_plant: Option<&str>| {
+            if tag.is_some() && tag != of_plant {
+                return ControlFlow::Continue(());
+            }
+            passed += 1;
+            each(index, id, name, of_plant)?;
+            if passed < rows { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        dispatch!(self, engine => engine.list(ranges, read, filtered).await)
     }
 
     /// Returns the current versions of these users; `None` for a user who does not exist.
@@ -136,21 +151,18 @@ impl Store {
     }
 
     /// Returns the id of the last plant of a page of `count` plants, and the index of its range; `None` if no plant follows the
-    /// page.
-    pub async fn page_end(&self, ranges: &[PlantRange], count: u32) -> Result<Option<(PlantId, usize)>, StoreError> {
-        let [range] = *ranges else {
-            return self.page_end_of_many(ranges, count).await;
-        };
-        let found = dispatch!(self, engine => engine.page_end(range, count).await);
-        Ok(found?.map(|id| (id, 0)))
-    }
-
-    /// Counts the plants one by one, because long pages of several owners are rare.
-    async fn page_end_of_many(
+    /// page. With a `tag`, only plants that have it count.
+    pub async fn page_end(
         &self,
         ranges: &[PlantRange],
+        tag: Option<&str>,
         count: u32,
     ) -> Result<Option<(PlantId, usize)>, StoreError> {
+        if let (&[range], None) = (ranges, tag) {
+            let found = dispatch!(self, engine => engine.page_end(range, count).await);
+            return Ok(found?.map(|id| (id, 0)));
+        }
+        // The plants are counted one by one, because long pages of several owners or with a tag are rare.
         let mut ranges = ranges.to_vec();
         let mut remaining = count as usize;
         let mut last = None;
@@ -159,14 +171,33 @@ impl Store {
             let count = |range, id, _: &str, _: Option<&str>| {
                 last = Some((id, range));
                 remaining -= 1;
-                if remaining == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                ControlFlow::Continue(())
             };
-            if !self.list(&mut ranges, before, count).await?.more {
+            if !self.list(&mut ranges, tag, before, count).await?.more {
                 return Ok(None);
             }
             tokio::task::yield_now().await;
         }
-        Ok(last)
+        let follows = match tag {
+            Some(tag) => self.has_tagged(ranges, tag).await?,
+            None => true,
+        };
+        Ok(last.filter(|_| follows))
+    }
+
+    /// Returns true if a plant in the ranges has the tag.
+    pub async fn has_tagged(&self, mut ranges: Vec<PlantRange>, tag: &str) -> Result<bool, StoreError> {
+        let mut found = false;
+        let mut more = true;
+        while more && !found {
+            let find = |_, _, _: &str, _: Option<&str>| {
+                found = true;
+                ControlFlow::Break(())
+            };
+            more = self.list(&mut ranges, Some(tag), 1, find).await?.more;
+            tokio::task::yield_now().await;
+        }
+        Ok(found)
     }
 
     /// Checks that the store responds.

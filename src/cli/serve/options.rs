@@ -60,7 +60,7 @@ pub(super) struct LimitOptions {
     pub(super) transport: TransportLimits,
     #[command(flatten)]
     pub(super) api: ApiLimits,
-    /// Maximum number of creates and deletes that wait for their commit; beyond it the status is 503
+    /// Maximum number of writes of plants that wait for their commit; beyond it the status is 503
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_WRITE_QUEUE", default_value_t = 1_024, value_parser = number::<usize>(1..=1_000_000))]
     pub(super) write_queue: usize,
     /// Time limit for a response of the database server, or for the write lock of a file; after it the status is 503

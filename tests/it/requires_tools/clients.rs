@@ -60,7 +60,7 @@ fn run(program: &mut Command, store: &Store, server: &Server) {
     succeed(program.current_dir(store.directory()).env("BASE_URL", url).env("TOKEN", store.token("ada", &[])));
 }
 
-engine_test!(generated_python_client_creates_conflicts_pages_and_deletes, |store: &Store| {
+engine_test!(generated_python_client_creates_pages_replaces_and_deletes, |store: &Store| {
     let server = store.serve(&[]);
     follow_section("Python: openapi-python-client", store, &server);
     let program = in_tests("python/client.py");
@@ -73,7 +73,7 @@ engine_test!(generated_python_client_creates_conflicts_pages_and_deletes, |store
     assert_eq!(errors, ["error.py"], "one model for all errors");
 });
 
-engine_test!(generated_typescript_client_creates_conflicts_pages_and_deletes, |store: &Store| {
+engine_test!(generated_typescript_client_creates_pages_replaces_and_deletes, |store: &Store| {
     let server = store.serve(&[]);
     fs::copy(in_tests("node/client.ts"), store.directory().join("client.ts")).unwrap();
     follow_section("TypeScript: openapi-typescript and openapi-fetch", store, &server);

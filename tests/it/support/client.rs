@@ -209,6 +209,11 @@ impl Client {
         self.call("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_ref()))
     }
 
+    #[track_caller]
+    pub(crate) fn put(&self, id: impl std::fmt::Display, body: impl AsRef<[u8]>) -> Response {
+        self.call("PUT", &format!("/plants/{id}"), &[JSON], Some(body.as_ref()))
+    }
+
     /// Creates a plant, which must succeed.
     #[track_caller]
     pub(crate) fn plant(&self, id: i64, name: &str) {

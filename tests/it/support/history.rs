@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) enum Outcome {
     /// Executed exactly once.
     Done,
-    /// Rejected because of the state of the register: a conflict for a create, not found for a delete.
+    /// Rejected because of the state of the register: a conflict for a create, not found for a replacement or a delete.
     Denied,
     /// Executed once at any time after the call, or never.
     Unknown,
@@ -26,6 +26,7 @@ pub(crate) enum Outcome {
 pub(crate) enum Action {
     /// The name of the plant is from [`History::name`].
     Create(i64, String, Outcome),
+    Replace(i64, String, Outcome),
     Delete(i64, Outcome),
     /// All plants of the user by id; `None` if the list failed.
     List(Option<BTreeMap<i64, String>>),
@@ -35,7 +36,7 @@ impl Action {
     /// Returns the outcome of a write.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         match self {
-            Self::Create(_, _, outcome) | Self::Delete(_, outcome) => Some(*outcome),
+            Self::Create(_, _, outcome) | Self::Replace(_, _, outcome) | Self::Delete(_, outcome) => Some(*outcome),
             Self::List(_) => None,
         }
     }
@@ -137,7 +138,7 @@ impl History {
         let mut ends: BTreeMap<(usize, i64), Vec<Duration>> = BTreeMap::new();
         for operation in operations.iter() {
             let (id, name, outcome) = match &operation.action {
-                Action::Create(id, name, outcome) => (*id, Some(name), *outcome),
+                Action::Create(id, name, outcome) | Action::Replace(id, name, outcome) => (*id, Some(name), *outcome),
                 Action::Delete(id, outcome) => (*id, None, *outcome),
                 Action::List(_) => continue,
             };
@@ -167,7 +168,7 @@ impl History {
         for operation in operations.iter() {
             let ids = ids.entry(operation.user).or_default();
             match &operation.action {
-                Action::Create(id, ..) | Action::Delete(id, _) => {
+                Action::Create(id, ..) | Action::Replace(id, ..) | Action::Delete(id, _) => {
                     ids.insert(*id);
                 }
                 Action::List(plants) => ids.extend(plants.iter().flat_map(BTreeMap::keys)),
@@ -176,7 +177,7 @@ impl History {
         let mut registers: BTreeMap<(usize, i64), Vec<&Operation>> = BTreeMap::new();
         for operation in operations.iter() {
             match &operation.action {
-                Action::Create(id, ..) | Action::Delete(id, _) => {
+                Action::Create(id, ..) | Action::Replace(id, ..) | Action::Delete(id, _) => {
                     registers.entry((operation.user, *id)).or_default().push(operation);
                 }
                 Action::List(None) => {}
@@ -205,6 +206,7 @@ const UNSEEN: usize = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Put(usize),
+    Replace(usize),
     Take,
     ReadPresent,
     Read(Content),
@@ -215,6 +217,7 @@ impl Step {
     fn apply(self, held: Content) -> Option<Content> {
         match self {
             Self::Put(value) => held.is_none().then_some(Some(value)),
+            Self::Replace(value) => held.is_some().then_some(Some(value)),
             Self::Take => held.is_some().then_some(None),
             Self::ReadPresent => held.is_some().then_some(held),
             Self::Read(expected) => (held == expected).then_some(held),
@@ -222,7 +225,7 @@ impl Step {
     }
 
     fn changes(self) -> bool {
-        matches!(self, Self::Put(_) | Self::Take)
+        matches!(self, Self::Put(_) | Self::Replace(_) | Self::Take)
     }
 }
 
@@ -380,7 +383,7 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
     }
     let mut steps = Vec::new();
     let mut events: Vec<_> = settled.iter().map(|moment| (*moment, Event::Settle)).collect();
-    // An unknown create that a list shows returns when the list does. Its return is checked after that of the list, so
+    // An unknown write whose name a list shows returns when the list does. Its return is checked after that of the list, so
     // that an impossible history is reported at the list.
     let (unknown, known): (Vec<&Operation>, Vec<&Operation>) =
         operations.iter().partition(|operation| operation.action.outcome() == Some(Outcome::Unknown));
@@ -388,16 +391,21 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
         let shown = |name: &str| first_shown.get(name).map_or(UNSEEN, |(number, _)| *number);
         let mut returned = operation.returned;
         let step = match &operation.action {
-            Action::Create(_, _, Outcome::Rejected) | Action::Delete(_, Outcome::Rejected) | Action::List(None) => {
-                continue;
-            }
-            Action::Create(_, name, Outcome::Unknown) if shown(name) != UNSEEN => {
+            Action::Create(_, _, Outcome::Rejected)
+            | Action::Replace(_, _, Outcome::Rejected)
+            | Action::Delete(_, Outcome::Rejected)
+            | Action::List(None) => continue,
+            Action::Create(_, name, Outcome::Unknown) | Action::Replace(_, name, Outcome::Unknown)
+                if shown(name) != UNSEEN =>
+            {
                 let settled = settled.iter().copied().filter(|moment| *moment >= operation.called).min();
                 let first_shown = first_shown[name.as_str()].1;
                 // The return is not before the call: if the list returned earlier, the checker reports the list.
                 returned = settled.map_or(first_shown, |settled| settled.min(first_shown)).max(operation.called);
-                Step::Put(shown(name))
+                let creates = matches!(operation.action, Action::Create(..));
+                if creates { Step::Put(shown(name)) } else { Step::Replace(shown(name)) }
             }
+            Action::Replace(_, _, Outcome::Unknown) => continue,
             Action::Create(_, _, Outcome::Unknown) | Action::Delete(_, Outcome::Unknown) => {
                 let create = matches!(operation.action, Action::Create(..));
                 events.push((operation.called, Event::CallUnknown { create }));
@@ -405,8 +413,9 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
             }
             Action::Create(_, name, Outcome::Done) => Step::Put(shown(name)),
             Action::Create(_, _, Outcome::Denied) => Step::ReadPresent,
+            Action::Replace(_, name, Outcome::Done) => Step::Replace(shown(name)),
             Action::Delete(_, Outcome::Done) => Step::Take,
-            Action::Delete(_, Outcome::Denied) => Step::Read(None),
+            Action::Replace(_, _, Outcome::Denied) | Action::Delete(_, Outcome::Denied) => Step::Read(None),
             Action::List(Some(plants)) => Step::Read(plants.get(&id).map(|name| shown(name))),
         };
         events.push((operation.called, Event::Call(steps.len())));
@@ -422,11 +431,12 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
 /// that operation is reported: no order of the operations explains it.
 ///
 /// Writes of unknown outcome never return, so the possible states could grow without bound. These rules limit them:
-/// - A create whose value some list shows took effect before the first return of such a list. It is handled like a
-///   create that returned then.
+/// - A create or replacement whose value some list shows took effect before the first return of such a list. It is
+///   handled like one that returned then.
 /// - A create whose value no list shows may not have taken effect. If it did, it explains a conflict, a delete or a
 ///   plant that another unknown write removed. Such creates are interchangeable, so only their numbers are stored: how
 ///   many were called, and how many a possibility has used.
+/// - A replacement whose value no list shows is omitted: without it, everything that follows is possible, too.
 /// - Unknown deletes are interchangeable and counted in the same way.
 /// - A possibility that has used fewer of them allows everything that one with more allows, so only the first is kept.
 /// - At a settled moment, all effects of the unknown writes called before are applied, and their numbers reset to 0.
@@ -491,7 +501,7 @@ impl Violation {
         };
         let name = shown(offending);
         let creates = |operation: &Operation| match (&operation.action, &name) {
-            (Action::Create(_, created, _), Some(name)) => created == name,
+            (Action::Create(_, created, _) | Action::Replace(_, created, _), Some(name)) => created == name,
             _ => false,
         };
         let mut reported: Vec<&Operation> = operations.to_vec();
@@ -507,6 +517,7 @@ impl Violation {
 fn line(id: i64, operation: &Operation) -> String {
     let (what, outcome) = match &operation.action {
         Action::Create(_, name, outcome) => (format!("create {name:?}"), Some((outcome, "created", "conflict"))),
+        Action::Replace(_, name, outcome) => (format!("replace by {name:?}"), Some((outcome, "replaced", "not found"))),
         Action::Delete(_, outcome) => ("delete".to_owned(), Some((outcome, "deleted", "not found"))),
         Action::List(plants) => {
             let shown = plants.as_ref().and_then(|plants| plants.get(&id));

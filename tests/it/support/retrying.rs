@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::history::{Action, History, Operation, Outcome};
+use super::history::{History, Operation};
 use super::stop::StopOnDrop;
+use super::workload::Write;
 use super::{Client, Connection, Random, Response, TIMEOUT};
 
 /// Timeout of a client for a response.
@@ -88,45 +89,28 @@ impl RetryingClient<'_> {
         let user = self.random.below(self.all.tokens.len());
         let id = i64::try_from(self.random.below(usize::try_from(self.all.ids).expect("not negative")))
             .expect("a small number");
-        let name = (self.random.below(2) == 0).then(|| self.history.name(user, id));
+        let write = Write::random(&mut self.random, self.history, user, id);
         let called = self.history.now();
         let response = loop {
             assert!(self.history.now() < called + 4 * TIMEOUT, "no response to {key}");
-            if let Some(response) = self.try_once(user, id, name.as_deref(), &key) {
+            if let Some(response) = self.try_once(user, id, &write, &key) {
                 break response;
             }
             std::thread::park_timeout(PAUSE);
         };
         let number = if response.status < 300 { response.status.into() } else { response.error() };
-        let outcome = match number {
-            200 | 204 => Outcome::Done,
-            40900 | 40400 => Outcome::Denied,
-            _ => panic!("unexpected response to a write: {}", response.wire()),
-        };
-        let action = match name {
-            Some(name) => Action::Create(id, name, outcome),
-            None => Action::Delete(id, outcome),
-        };
+        let outcome = write.outcome(&response);
+        let action = write.into_action(id, outcome);
         self.history.record(Operation { user, called, returned: self.history.now(), action });
         CompletedWrite { key, number, replayed: response.header("idempotency-replayed").is_some() }
     }
 
     /// Sends a write once. Returns `None` if its outcome is unknown.
-    fn try_once(&mut self, user: usize, id: i64, name: Option<&str>, key: &str) -> Option<Response> {
+    fn try_once(&mut self, user: usize, id: i64, write: &Write, key: &str) -> Option<Response> {
         let (node, mut connection) = self.connection.take().or_else(|| self.connect())?;
         let client = Client { address: node, token: Some(self.all.tokens[user].clone()) };
-        let mut headers = vec![("Content-Type", "application/json")];
-        if self.all.keys {
-            headers.push(("Idempotency-Key", key));
-        }
-        let bytes = match name {
-            Some(name) => {
-                let body = serde_json::json!({ "id": id, "name": name }).to_string();
-                client.bytes("POST", "/plants", &headers, Some(body.as_bytes()))
-            }
-            None => client.bytes("DELETE", &format!("/plants/{id}"), &headers, None),
-        };
-        connection.try_send(bytes).ok()?;
+        let key = self.all.keys.then_some(("Idempotency-Key", key));
+        connection.try_send(write.bytes(&client, id, key.as_slice())).ok()?;
         if self.random.below(DISCONNECT_ONE_IN) == 0 {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Concurrent creates, deletes and lists by several users on several nodes, for a [`History`].
+//! Concurrent writes and lists by several users on several nodes, for a [`History`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -132,31 +132,24 @@ impl LoadClient<'_> {
         let id = i64::try_from(self.random.below(usize::try_from(self.workload.ids).expect("not negative")))
             .expect("a small number");
         let client = Client { address: node, token: Some(self.workload.tokens[user].clone()) };
-        let mut name = None;
-        let bytes = if self.lists {
+        let write = (!self.lists).then(|| Write::random(&mut self.random, self.history, user, id));
+        let bytes = if let Some(write) = &write {
+            write.bytes(&client, id, &[])
+        } else {
             let known = self.known.get(&user).map(|(tag, _)| ("If-None-Match", tag.as_str()));
             client.bytes("GET", "/plants?include=id", known.as_slice(), None)
-        } else if self.random.below(2) == 0 {
-            client.bytes("DELETE", &format!("/plants/{id}"), &[], None)
-        } else {
-            let body = serde_json::json!({ "id": id, "name": name.insert(self.history.name(user, id)) }).to_string();
-            client.bytes("POST", "/plants", &[("Content-Type", "application/json")], Some(body.as_bytes()))
         };
         let called = self.history.now();
         let stopwatch = Stopwatch::start();
         let response = connection.try_send(bytes).and_then(|()| connection.try_read_response(false)).ok();
         let returned = self.history.now();
         self.slowest = self.slowest.max(stopwatch.elapsed());
-        let action = match name {
-            _ if self.lists => Action::List(response.as_ref().and_then(|response| self.list_of(user, response))),
-            None => {
-                Action::Delete(id, response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 204, 40400)))
+        let action = match write {
+            Some(write) => {
+                let outcome = response.as_ref().map_or(Outcome::Unknown, |response| write.outcome(response));
+                write.into_action(id, outcome)
             }
-            Some(name) => Action::Create(
-                id,
-                name,
-                response.as_ref().map_or(Outcome::Unknown, |response| outcome(response, 200, 40900)),
-            ),
+            None => Action::List(response.as_ref().and_then(|response| self.list_of(user, response))),
         };
         if action.outcome() == Some(Outcome::Done) {
             self.acknowledged.push(returned);
@@ -182,17 +175,62 @@ impl LoadClient<'_> {
     }
 }
 
-/// Returns the outcome of a write. `success` is the status of success, `denied` the error code for a conflict or a
-/// missing plant.
-fn outcome(response: &Response, success: u16, denied: i64) -> Outcome {
-    if response.status == success {
-        return Outcome::Done;
+/// A write of one plant, with its new name.
+pub(super) enum Write {
+    Create(String),
+    Replace(String),
+    Delete,
+}
+
+impl Write {
+    pub(super) fn random(random: &mut Random, history: &History, user: usize, id: i64) -> Self {
+        match random.below(3) {
+            0 => Self::Create(history.name(user, id)),
+            1 => Self::Replace(history.name(user, id)),
+            _ => Self::Delete,
+        }
     }
-    match response.error() {
-        50300 | 50700 => Outcome::Rejected,
-        50301 => Outcome::Unknown,
-        error if error == denied => Outcome::Denied,
-        _ => panic!("unexpected response to a write: {}", response.wire()),
+
+    /// Returns the bytes of the request.
+    pub(super) fn bytes(&self, client: &Client, id: i64, headers: &[(&str, &str)]) -> Vec<u8> {
+        let (method, path) = match self {
+            Self::Create(_) => ("POST", "/plants".to_owned()),
+            Self::Replace(_) => ("PUT", format!("/plants/{id}")),
+            Self::Delete => ("DELETE", format!("/plants/{id}")),
+        };
+        let body = match self {
+            Self::Create(name) | Self::Replace(name) => {
+                Some(serde_json::json!({ "id": id, "name": name }).to_string().into_bytes())
+            }
+            Self::Delete => None,
+        };
+        let headers = [headers, &[("Content-Type", "application/json")]].concat();
+        client.bytes(method, &path, &headers, body.as_deref())
+    }
+
+    pub(super) fn outcome(&self, response: &Response) -> Outcome {
+        let (success, denied) = match self {
+            Self::Create(_) => (200, 40900),
+            Self::Replace(_) => (200, 40400),
+            Self::Delete => (204, 40400),
+        };
+        if response.status == success {
+            return Outcome::Done;
+        }
+        match response.error() {
+            50300 | 50700 => Outcome::Rejected,
+            50301 => Outcome::Unknown,
+            error if error == denied => Outcome::Denied,
+            _ => panic!("unexpected response to a write: {}", response.wire()),
+        }
+    }
+
+    pub(super) fn into_action(self, id: i64, outcome: Outcome) -> Action {
+        match self {
+            Self::Create(name) => Action::Create(id, name, outcome),
+            Self::Replace(name) => Action::Replace(id, name, outcome),
+            Self::Delete => Action::Delete(id, outcome),
+        }
     }
 }
 

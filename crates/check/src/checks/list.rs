@@ -32,6 +32,7 @@ pub(super) const LIST: &[Check] = &[
     check!(Full, "list-ids", "include=id adds the exact id of each plant", ids),
     check!(Full, "list-order", "a list is in ascending order of id", order),
     check!(Full, "list-include-invalid", "an unknown `include` is 40007", include_invalid),
+    check!(Full, "list-tag", "`tag` selects the plants with exactly this tag, and is 40007 if it is repeated", tag),
     check!(Full, "list-unknown-parameters", "unknown parameters are ignored", unknown_parameters),
     check!(Full, "list-caching", "lists are private, no-cache, and vary with Authorization", caching),
     check!(Full, "list-etag", "a list has a weak ETag, and is 304 as long as nothing has changed", etag),
@@ -133,6 +134,22 @@ async fn include_invalid(run: &mut Run) -> CheckResult {
         run.get(&format!("/plants?{query}")).await?.expect_error(400, 40007)?;
     }
     Ok(())
+}
+
+async fn tag(run: &mut Run) -> CheckResult {
+    run.may_read()?;
+    let plant = run.new_plant("tagged");
+    let tag = format!("tag of {}", plant.id);
+    let [plant, other] = [plant.with_tag(&tag), run.new_plant("other tag").with_tag(&tag.to_uppercase())];
+    run.create(&plant).await?.expect_success()?;
+    run.create(&other).await?.expect_success()?;
+    let query = tag.replace(' ', "%20");
+    let listing = run.list_at(&format!("/plants?include=id&tag={query}")).await?;
+    let is_selected = matches!(&listing.plants[..], [only] if plant.is_shown_as(only));
+    listing.response.expect(is_selected, format_args!("`{}`, the only plant with this tag", plant.name))?;
+    run.get(&format!("/plants?tag={query}&tag={query}")).await?.expect_error(400, 40007)?;
+    run.remove(other.id).await?;
+    run.remove(plant.id).await
 }
 
 async fn unknown_parameters(run: &mut Run) -> CheckResult {

@@ -1,4 +1,4 @@
-//! Deleting and reading one plant.
+//! Deleting, reading and replacing one plant.
 
 use crate::client::Request;
 use crate::run::{Check, Run, check};
@@ -18,6 +18,12 @@ pub(super) const DELETE: &[Check] = &[
 pub(super) const READ: &[Check] = &[
     check!(Full, "read-plant", "a plant can be read at the address that Location has", reads),
     check!(Full, "read-unknown", "an unknown id is the same 404 as for a delete", reads_unknown),
+];
+
+pub(super) const REPLACE: &[Check] = &[
+    check!(Full, "replace-plant", "a replaced plant has the new name and tag, in lists with another ETag", replaces),
+    check!(Full, "replace-unknown", "an unknown id is 404, and no plant is created", replaces_unknown),
+    check!(Full, "replace-invalid", "a body without `name`, or with another id than the path, is 400", replace_invalid),
 ];
 
 async fn responds(run: &mut Run) -> CheckResult {
@@ -97,4 +103,46 @@ async fn reads_unknown(run: &mut Run) -> CheckResult {
         read.expect(read.body == deleted.body, "the same body as for a delete")?;
     }
     Ok(())
+}
+
+fn replacement(id: i64, body: impl Into<String>) -> Request {
+    Request::json("PUT", format!("/plants/{id}"), body)
+}
+
+async fn replaces(run: &mut Run) -> CheckResult {
+    run.may_read()?;
+    let mut plant = run.new_plant("typing eror").with_tag("old");
+    run.create(&plant).await?.expect_success()?;
+    let before = run.get("/plants?limit=1").await?;
+    let corrected = run.new_plant("typing error").name;
+    for tag in [Some("new".to_owned()), None] {
+        (plant.name, plant.tag) = (corrected.clone(), tag);
+        let response = run.send(replacement(plant.id, plant.json())).await?;
+        response.expect_status(200)?;
+        response.expect(plant.is_shown_as(&response.plant()?), format_args!("the plant `{}`", plant.name))?;
+        let read = run.get(&format!("/plants/{}", plant.id)).await?;
+        read.expect(plant.is_shown_as(&read.plant()?), format_args!("the plant `{}`, as it was replaced", plant.name))?;
+    }
+    let after = run.get("/plants?limit=1").await?;
+    after.expect(after.header("etag") != before.header("etag"), "another ETag after a replacement")?;
+    run.remove(plant.id).await
+}
+
+async fn replaces_unknown(run: &mut Run) -> CheckResult {
+    run.may_create()?;
+    let plant = run.new_plant("never created");
+    // A server that creates it instead must not keep it.
+    let response = run.create_with(plant.id, replacement(plant.id, plant.json())).await?;
+    response.expect_error(404, 40400)?;
+    let deleted = run.delete(plant.id).await?;
+    response.expect(response.body == deleted.body, "the same body as for a delete")
+}
+
+async fn replace_invalid(run: &mut Run) -> CheckResult {
+    let plant = run.new_plant("unchanged");
+    run.create(&plant).await?.expect_success()?;
+    let other = run.tracker.new_id();
+    run.send(replacement(plant.id, "{}")).await?.expect_error(400, 40001)?;
+    run.send(replacement(plant.id, format!(r#"{{"id": {other}, "name": "x"}}"#))).await?.expect_error(400, 40002)?;
+    run.remove(plant.id).await
 }

@@ -29,10 +29,13 @@ impl OwnerParameter {
 
     /// Returns the parameter for a URL, preceded by `separator`; nothing if no owner is set.
     pub(crate) fn parameter(&self, separator: char) -> String {
-        let Some(owner) = &self.0 else { return String::new() };
-        let owner: String = form_urlencoded::byte_serialize(owner.as_bytes()).collect();
-        format!("{separator}owner={owner}")
+        self.0.as_deref().map(|owner| parameter(&format!("{separator}owner="), owner)).unwrap_or_default()
     }
+}
+
+/// Returns a parameter for a URL. `name` includes the characters before and after it, as in `&tag=`.
+pub(crate) fn parameter(name: &str, value: &str) -> String {
+    form_urlencoded::byte_serialize(value.as_bytes()).fold(name.to_owned(), |text, part| text + part)
 }
 
 impl<App: Send + Sync> FromRequestParts<App> for OwnerParameter {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::error::{ApiError, ErrorBody};
 use super::operation::{Access, BodyType, Operation, PLANTS, SELF_SERVICE, SERVICE, one, reference};
 use crate::options::ApiLimits;
-use plantstore_model::plant::{NewPlant, PlantId, PlantIdError};
+use plantstore_model::plant::{NewPlant, PlantId, PlantIdError, TAG_MAX_CHARS};
 use plantstore_model::self_service::TokenRequestError;
 use plantstore_model::token::{Scope, TokenId};
 use plantstore_model::user::UserName;
@@ -135,7 +135,7 @@ pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> V
         },
         "servers": [{"url": "/", "description": "The server of this document"}],
         "tags": [
-            {"name": PLANTS, "description": "Create, list, read and delete plants."},
+            {"name": PLANTS, "description": "Create, list, read, edit and delete plants."},
             {"name": SELF_SERVICE, "description": "Your own tokens and shares."},
             {"name": SERVICE, "description": "About the service itself; no token is needed."},
         ],
@@ -200,6 +200,7 @@ fn describe(operation: &Operation, errors: &mut ErrorResponses) -> Value {
     if operation.id == "createPlant" {
         success["links"] = json!({
             "read": {"operationId": "readPlant", "parameters": {"id": "$request.body#/id"}},
+            "replace": {"operationId": "replacePlant", "parameters": {"id": "$request.body#/id"}},
             "delete": {"operationId": "deletePlant", "parameters": {"id": "$request.body#/id"}},
         });
     }
@@ -344,6 +345,13 @@ fn parameters() -> Map<String, Value> {
             json!({"type": "integer", "format": "int32", "minimum": 0, "maximum": i32::MAX}),
         ),
         ("after", "query", "after", "Opaque cursor from the `Link` of the previous page", text("cursor")),
+        (
+            "tag",
+            "query",
+            "tag",
+            "Lists only plants with exactly this tag; a plant without a tag is not listed",
+            json!({"type": "string", "maxLength": TAG_MAX_CHARS}),
+        ),
         ("include", "query", "include", "Optional fields to include in each plant", schema("Include")),
         (
             "owner",
@@ -390,6 +398,7 @@ fn parameters() -> Map<String, Value> {
         ("SharingOwner", json!("eve")),
         ("limit", json!(20)),
         ("include", json!("id")),
+        ("tag", json!("indoor")),
     ];
     for (component, example) in examples {
         parameters[component]["example"] = example;

@@ -9,6 +9,7 @@ use super::query::ListQuery;
 use super::streamed::{StreamedList, continue_at, lost_owner};
 use crate::api::collections::ReadableCollections;
 use crate::api::error::ApiError;
+use crate::api::overload::ReadSlot;
 use crate::api::response::{self, NEGOTIATED};
 use crate::api::state::Api;
 use crate::transport::BufferPermit;
@@ -28,7 +29,7 @@ pub(crate) async fn list_plants(
     }
     // Boxed, so that a cached list does not need the memory of a read.
     Box::pin(async move {
-        let _slot = api.read_limiter.acquire(readable.user_id()).await?;
+        let slot = api.read_limiter.acquire(readable.user_id()).await?;
         let may_be_unchanged = || api.lists.contains(readable.list_id(), &query.parameters);
         if known.is_none() && (query.if_none_match.is_some() || may_be_unchanged()) {
             let versions = api.store.versions(&readable.owners()).await?;
@@ -36,7 +37,7 @@ pub(crate) async fn list_plants(
                 return Ok(response);
             }
         }
-        read(api, readable, query).await
+        read(api, slot, readable, query).await
     })
     .await
 }
@@ -73,26 +74,43 @@ enum Delivery {
 }
 
 /// Reads a list from the store, and sends it in the way that its size and the free memory allow.
-async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery) -> Result<Response, ApiError> {
+async fn read(
+    api: &'static Api,
+    slot: ReadSlot<'_>,
+    readable: ReadableCollections,
+    query: ListQuery,
+) -> Result<Response, ApiError> {
     api.lists.count_miss();
+    let tag = query.parameters.tag.as_deref();
     let mut ranges = query.parameters.ranges(&readable);
     let limit = query.parameters.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut chunk = JsonChunk::new(readable.collections(), query.parameters.include, b'[', CHUNK_BYTES);
-    let listed = api.store.list(&mut ranges, limit, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
+    let listed =
+        api.store.list(&mut ranges, tag, limit, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
+    // With a tag, reading may take long. Like a streamed list, it does not count any more.
+    let _slot = tag.is_none().then_some(slot);
     readable.check_owners_exist(&listed.versions)?;
     let mut more = listed.more;
     // The length of a compressed list of several owners would tell one of them about the plants of another.
     let is_compressed = query.accepts_gzip && readable.collections().len() == 1;
-    // A step may be short, and the size decides on compression.
-    while is_compressed && more && chunk.count < limit && chunk.bytes.len() < COMPRESSION_MIN {
+    // A step may be short, and the size decides on compression. With a tag, it may have few plants or none.
+    while (is_compressed || tag.is_some()) && more && chunk.count < limit && chunk.bytes.len() < COMPRESSION_MIN {
         tokio::task::yield_now().await;
         continue_at(&mut ranges, &listed.versions);
         let rest = limit - chunk.count;
-        let step = api.store.list(&mut ranges, rest, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
+        let step =
+            api.store.list(&mut ranges, tag, rest, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
         if lost_owner(&listed.versions, &step.versions) {
             return Err(ApiError::Unavailable("a user was deleted during a list".to_owned()));
         }
         more = step.more;
+    }
+    // Plants follow the page, but perhaps none with the tag.
+    if let Some(tag) = tag
+        && more
+        && chunk.count >= limit
+    {
+        more = limit > 0 && api.store.has_tagged(ranges.clone(), tag).await?;
     }
 
     let is_whole = !more || chunk.count >= limit;
@@ -109,28 +127,28 @@ async fn read(api: &'static Api, readable: ReadableCollections, query: ListQuery
         }
     };
 
-    let tag = readable.tag(&listed.versions);
+    let entity_tag = readable.tag(&listed.versions);
     let next = chunk.last.filter(|_| is_whole && more).and_then(|last| query.parameters.next(&readable, last));
     match delivery {
         Delivery::Cached => {
             let state = readable.state(&listed.versions);
-            let list = CachedList { state, body: api.lists.share(chunk.finish()), next, tag: tag.header() };
+            let list = CachedList { state, body: api.lists.share(chunk.finish()), next, tag: entity_tag.header() };
             api.lists.insert(readable.list_id(), query.parameters, &list);
             Ok(list.respond())
         }
-        Delivery::Whole(permit) => Ok(response::plants(permit.hold(chunk.finish()), next, tag.header())),
+        Delivery::Whole(permit) => Ok(response::plants(permit.hold(chunk.finish()), next, entity_tag.header())),
         Delivery::Streamed(permit) => {
             let mut coding = Coding::negotiated(is_compressed);
             let density = chunk.density();
             let count = chunk.count;
             let first = coding.encode(chunk.bytes, false).map_err(|error| ApiError::Internal(error.to_string()))?;
             let list = StreamedList::new(api, readable, query, listed.versions, density, coding);
-            list.after(permit.hold(first), count, ranges).respond(tag).await
+            list.after(permit.hold(first), count, ranges).respond(entity_tag).await
         }
         Delivery::StreamedLater => {
             let coding = if is_whole { Coding::NotNegotiated } else { Coding::negotiated(is_compressed) };
             let density = chunk.density();
-            StreamedList::new(api, readable, query, listed.versions, density, coding).respond(tag).await
+            StreamedList::new(api, readable, query, listed.versions, density, coding).respond(entity_tag).await
         }
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
-use plantstore_model::plant::PlantId;
+use plantstore_model::plant::{PlantId, TAG_MAX_CHARS};
 use plantstore_model::text::Hex;
 use plantstore_model::user::UserName;
 use plantstore_store::{CollectionAccess, PlantRange};
 
-use crate::api::collections::{OwnerParameter, ReadableCollections};
+use crate::api::collections::{OwnerParameter, ReadableCollections, parameter};
 use crate::api::error::ApiError;
 use crate::api::representation::{IfNoneMatch, accepts_gzip};
 use crate::observe::Context;
@@ -24,6 +24,7 @@ const ID_CHARS: usize = 16;
 const CHECKSUM_CHARS: usize = 8;
 
 const BAD_INCLUDE: ApiError = ApiError::BadRequest("`include` takes `id`, `owner` or `id,owner`, once");
+const BAD_TAG: ApiError = ApiError::BadRequest("`tag` takes one tag of at most 200 characters, once");
 
 /// A list request: its parameters, and the buffers of its connection.
 pub(crate) struct ListQuery {
@@ -49,6 +50,8 @@ impl<App: Send + Sync> FromRequestParts<App> for ListQuery {
                 "include" if include.is_some() => return Err(BAD_INCLUDE),
                 "include" => include = Some(Include::parse(&value)?),
                 "owner" => parameters.owner.set(&value)?,
+                "tag" if parameters.tag.is_some() || value.chars().count() > TAG_MAX_CHARS => return Err(BAD_TAG),
+                "tag" => parameters.tag = Some(value.into_owned()),
                 _ => {}
             }
         }
@@ -99,6 +102,8 @@ pub(crate) struct ListOptions {
     pub(super) limit: Option<u32>,
     after: Option<Cursor>,
     pub(super) include: Include,
+    /// Lists only plants with this tag.
+    pub(super) tag: Option<String>,
 }
 
 /// The optional fields of each plant.
@@ -147,7 +152,8 @@ impl ListOptions {
     /// Returns the size of its strings on the heap.
     pub(super) fn bytes(&self) -> usize {
         let after = self.after.as_ref().and_then(|cursor| cursor.owner.as_ref());
-        after.map_or(0, |owner| owner.as_str().len()) + self.owner.0.as_ref().map_or(0, String::len)
+        let strings = [&self.owner.0, &self.tag].into_iter().flatten().map(String::len);
+        after.map_or(0, |owner| owner.as_str().len()) + strings.sum::<usize>()
     }
 
     /// Returns the range to read from each collection.
@@ -173,7 +179,8 @@ impl ListOptions {
         let after = Cursor { id, owner }.encode();
         let include = self.include.parameter();
         let owner = self.owner.parameter('&');
-        HeaderValue::try_from(format!("</plants?limit={limit}&after={after}{include}{owner}>; rel=\"next\"")).ok()
+        let tag = self.tag.as_deref().map(|tag| parameter("&tag=", tag)).unwrap_or_default();
+        HeaderValue::try_from(format!("</plants?limit={limit}&after={after}{include}{owner}{tag}>; rel=\"next\"")).ok()
     }
 }
 

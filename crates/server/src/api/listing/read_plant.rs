@@ -32,7 +32,7 @@ pub(crate) async fn read_plant(
         body = serde_json::to_vec(&plant).ok();
         ControlFlow::Break(())
     };
-    let listed = api.store.list(&mut ranges, 1, found).await?;
+    let listed = api.store.list(&mut ranges, None, 1, found).await?;
     readable.check_owners_exist(&listed.versions)?;
     let body = body.ok_or(ApiError::NoPlant)?;
     let tag = readable.tag(&listed.versions);

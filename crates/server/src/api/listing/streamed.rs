@@ -86,7 +86,7 @@ impl StreamedList {
         let mut next = None;
         if let Some(limit) = self.parameters.limit {
             let left = limit.saturating_sub(u32::try_from(self.first_count).unwrap_or(u32::MAX));
-            if let Some(end) = self.api.store.page_end(&self.ranges, left).await? {
+            if let Some(end) = self.api.store.page_end(&self.ranges, self.parameters.tag.as_deref(), left).await? {
                 end_ranges_after(&mut self.ranges, end);
                 next = self.parameters.next(&self.readable, end);
             }
@@ -115,12 +115,19 @@ impl StreamedList {
         let permit = self.buffers.try_take();
         let limit = if permit.is_some() { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
         let mut chunk = JsonChunk::new(self.readable.collections(), self.parameters.include, self.separator, limit);
-        let push = |index, id, name: &str, tag: Option<&str>| chunk.push(index, id, name, tag);
-        let listed = self.api.store.list(&mut self.ranges, self.density.rows_of(limit), push).await?;
-        if lost_owner(&self.versions, &listed.versions) {
-            return Err(StreamError::UserDeleted);
-        }
-        let is_last = !listed.more;
+        let (tag, rows) = (self.parameters.tag.as_deref(), self.density.rows_of(limit));
+        let is_last = loop {
+            let push = |index, id, name: &str, tag: Option<&str>| chunk.push(index, id, name, tag);
+            let listed = self.api.store.list(&mut self.ranges, tag, rows, push).await?;
+            if lost_owner(&self.versions, &listed.versions) {
+                return Err(StreamError::UserDeleted);
+            }
+            // With a tag, a step may read plants that are not in the list.
+            if !listed.more || chunk.count > 0 {
+                break !listed.more;
+            }
+            tokio::task::yield_now().await;
+        };
         let density = chunk.density();
         let bytes = if is_last { chunk.finish() } else { chunk.bytes };
         let bytes = permit.unwrap_or_default().hold(self.coding.encode(bytes, is_last)?);
