@@ -9,7 +9,7 @@ use clap::Args;
 use super::environment::{UsageError, origin, variable};
 use super::process::{block_on, start_log};
 use super::terminal::is_dash;
-use plantstore_store::{OpenOptions, OpenedStore, PostgresUrl, SchemaChange, Store, StoreUrl};
+use plantstore_store::{OpenOptions, Opened, PostgresUrl, SchemaChange, Store, StoreUrl};
 
 /// Time limit of a command for a busy store.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -89,7 +89,7 @@ impl StoreOption {
                 await_server: false,
                 worker_addresses: None,
             };
-            let OpenedStore { store, is_new } = Store::open(&url, options).await?;
+            let Opened { store, is_new } = Store::open(&url, options).await?;
             if is_new {
                 writeln!(io::stderr(), "created a new store: {url}")?;
             }

@@ -21,12 +21,12 @@ pub use self::accounts::{
     SWEEP_DELAY, ShareState, StoredName, StoredShare, StoredToken, StoredUser, TOKENS_MAX,
 };
 pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
-pub use self::options::{OpenOptions, SchemaChange, WorkerAddress};
+pub use self::options::{OpenOptions, Opened, SchemaChange, WorkerAddress};
 pub use self::plants::{
     IdempotencyKey, ListStep, PlantRange, PlantWrite, StoredError, Version, WriteContext, WriteOutcome,
     end_ranges_after,
 };
 pub use self::postgres::{PlacedTable, Placement};
 pub use self::reserve::{Reserve, ReservedPlace};
-pub use self::store::{OpenedStore, Store};
+pub use self::store::Store;
 pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};

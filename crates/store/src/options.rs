@@ -61,6 +61,12 @@ impl FromStr for WorkerAddress {
     }
 }
 
+/// A store that was opened.
+pub struct Opened<T> {
+    pub store: T,
+    pub is_new: bool,
+}
+
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub schema_change: SchemaChange,

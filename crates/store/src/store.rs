@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _};
 
 use crate::error::{OpenError, StoreError};
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, Opened};
 use crate::plants::{
     ClaimedKey, IdempotencyKey, Job, ListStep, PlantRange, PlantWrite, Version, WriteContext, WriteOutcome, WriteQueue,
 };
@@ -40,23 +40,18 @@ pub enum Store {
     Postgres(Postgres),
 }
 
-pub struct OpenedStore {
-    pub store: Store,
-    pub is_new: bool,
-}
-
 impl Store {
     /// Opens a store, and migrates its schema if the options say so.
-    pub fn open(url: &StoreUrl, options: OpenOptions) -> BoxFuture<'_, Result<OpenedStore, OpenError>> {
+    pub fn open(url: &StoreUrl, options: OpenOptions) -> BoxFuture<'_, Result<Opened<Self>, OpenError>> {
         async move {
             Ok(match url {
                 StoreUrl::Sqlite(path) => {
-                    let (engine, is_new) = Sqlite::open(path, options)?;
-                    OpenedStore { store: Self::Sqlite(engine), is_new }
+                    let Opened { store, is_new } = Sqlite::open(path, &options)?;
+                    Opened { store: Self::Sqlite(store), is_new }
                 }
                 StoreUrl::Postgres(url) => {
-                    let (engine, is_new) = Postgres::open(url, options).await?;
-                    OpenedStore { store: Self::Postgres(engine), is_new }
+                    let Opened { store, is_new } = Postgres::open(url, options).await?;
+                    Opened { store: Self::Postgres(store), is_new }
                 }
             })
         }

@@ -18,7 +18,7 @@ use super::metrics::PostgresMetrics;
 use super::schema;
 use crate::error::{OpenError, StoreError};
 use crate::metrics::SweepMetrics;
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, Opened};
 use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteContext, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::{PostgresUrl, StoreUrl};
@@ -43,12 +43,12 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    pub(crate) async fn open(url: &PostgresUrl, options: OpenOptions) -> Result<(Self, bool), OpenError> {
+    pub(crate) async fn open(url: &PostgresUrl, options: OpenOptions) -> Result<Opened<Self>, OpenError> {
         let store_url = StoreUrl::Postgres(Box::new(url.clone()));
         let metrics = Arc::<PostgresMetrics>::default();
         let connector = Connector::new(url, options.timeout, &metrics);
         let connector = connector.map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-        let (_, dialect, created) = schema::start(&connector, &store_url, &options).await?;
+        let (_, dialect, is_new) = schema::start(&connector, &store_url, &options).await?;
         let is_distributed = dialect == Dialect::Citus && options.worker_addresses.is_some();
         let admin_timeout = options.admin_timeout;
         let lanes = Arc::new(Lanes::start(url, &Arc::new(connector), options));
@@ -56,7 +56,7 @@ impl Postgres {
             let placed = lanes.refresh().await;
             placed.map_err(|error| OpenError::Unreachable(store_url, error.to_string()))?;
         }
-        let engine = Self {
+        let store = Self {
             refresh: is_distributed.then(|| keep_current(&lanes).abort_handle()),
             lanes,
             in_flight_keys: InFlightKeys::default(),
@@ -64,7 +64,7 @@ impl Postgres {
             request_operations: Semaphore::new(REQUEST_OPERATIONS_MAX),
             metrics,
         };
-        Ok((engine, created))
+        Ok(Opened { store, is_new })
     }
 
     /// Returns the queue for users and tokens.

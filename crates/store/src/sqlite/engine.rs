@@ -15,7 +15,7 @@ use super::version_cache::VersionCache;
 use super::writer::Writer;
 use crate::error::{OpenError, StoreError};
 use crate::metrics::SweepMetrics;
-use crate::options::OpenOptions;
+use crate::options::{OpenOptions, Opened};
 use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, TransactionError};
 use crate::url::StoreUrl;
@@ -46,9 +46,8 @@ struct Readers {
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
-    /// Opens the file. Also returns true if it is new.
-    pub(crate) fn open(path: &Path, options: OpenOptions) -> Result<(Self, bool), OpenError> {
-        let created = schema::prepare(path, options.schema_change)?;
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Opened<Self>, OpenError> {
+        let is_new = schema::prepare(path, options.schema_change)?;
         let unusable =
             |error: rusqlite::Error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), describe(&error));
         // Before the first connection, so that a file that is replaced from now on is noticed.
@@ -57,8 +56,8 @@ impl Sqlite {
         let file = Arc::new(file);
         let idle = (0..options.readers).map(|_| connect_reader(path)).collect::<Result<_, _>>().map_err(unusable)?;
         let wal_metrics = Arc::<WalMetrics>::default();
-        let writer = Writer::start(path, &file, &options, &wal_metrics).map_err(unusable)?;
-        let engine = Self {
+        let writer = Writer::start(path, &file, options, &wal_metrics).map_err(unusable)?;
+        let store = Self {
             path: path.to_owned(),
             file,
             readers: Mutex::new(Readers { idle, idle_max: options.readers }),
@@ -70,7 +69,7 @@ impl Sqlite {
             wal_metrics,
             sweep_metrics: SweepMetrics::default(),
         };
-        Ok((engine, created))
+        Ok(Opened { store, is_new })
     }
 
     pub(crate) fn queue(&self) -> WriteQueue {
