@@ -27,14 +27,15 @@ engine_test!(unknown_path_is_rejected_with_404, |Garden { ada, .. }: &Garden| {
 engine_test!(wrong_method_is_rejected_with_405_and_allow, |Garden { ada, .. }: &Garden| {
     for (path, allow) in [
         ("/plants", "GET,HEAD,POST"),
-        ("/plants/1", "GET,HEAD,DELETE"),
+        ("/plants/1", "GET,HEAD,PUT,DELETE"),
         ("/tokens", "GET,HEAD,POST"),
         ("/me", "GET,HEAD"),
         ("/livez", "GET,HEAD"),
         ("/readyz", "GET,HEAD"),
         ("/", "GET,HEAD"),
     ] {
-        for method in ["PUT", "PATCH", "OPTIONS", "TRACE", "BREW"] {
+        let methods = ["PUT", "PATCH", "OPTIONS", "TRACE", "BREW"];
+        for method in methods.into_iter().filter(|method| !allow.contains(method)) {
             let response = ada.call(method, path, &[], None);
             assert_eq!(response.error(), 40500, "{method} {path}");
             assert_eq!(response.header("allow"), Some(allow), "{method} {path}");
@@ -42,7 +43,6 @@ engine_test!(wrong_method_is_rejected_with_405_and_allow, |Garden { ada, .. }: &
             assert_eq!(response.message(), format!("this method is not allowed here: use {named}"), "{method} {path}");
         }
     }
-    assert_eq!(ada.call("PUT", "/plants/1", &[], None).error(), 40500, "a plant cannot be changed");
     assert_eq!(ada.call("DELETE", "/plants", &[], None).error(), 40500);
     assert_eq!(ada.get("/nothing").header("allow"), None);
 });

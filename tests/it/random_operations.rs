@@ -147,7 +147,7 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
             prop_assert_eq!(response.status, expected);
         }
         ModelOperation::Filter { tag, .. } => {
-            let query: String = tag.bytes().map(|byte| format!("%{byte:02x}")).collect();
+            let query = tag.bytes().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
             let expected = model.plants.iter().filter(|(_, plant)| plant["tag"] == **tag).map(|(id, _)| *id);
             let listed = client.get(&format!("/plants?include=id&tag={query}")).ids();
             prop_assert_eq!(listed, expected.collect::<Vec<_>>());

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::transfer::import;
-use crate::support::{Client, Garden, Response, Service, Store, assert_snapshot, engine_test, wait_for};
+use crate::support::{Client, Garden, Response, Service, Store, assert_snapshot, engine_test, wait_until};
 
 /// Imports plants with the tag `rare` for one in so many of the ids, and `common` for the others.
 fn fill(store: &Store, owner: &str, ids: impl Iterator<Item = i64>, one_in: i64, length: usize) {
@@ -129,7 +129,7 @@ engine_test!(plants_of_several_owners_are_filtered, |Service { store, server }: 
     assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
     fill(store, "ada", 1..=4_000, 1_000, 3);
     fill(store, "bob", 1..=4_000, 2_000, 3);
-    wait_for("the share", || (bob.get("/plants?limit=1&owner=ada").status == 200).then_some(()));
+    wait_until("the share takes effect", || bob.get("/plants?limit=1&owner=ada").status == 200);
     let expected = [1_000, 2_000, 2_000, 3_000, 4_000, 4_000];
     assert_eq!(ids(&bob, "tag=rare"), expected);
     for limit in [1, 2, 4, 6, 7] {

@@ -348,8 +348,22 @@ const ALL: &[Case] = &[
             Some(Reply::Response(emptied(server.send(&probe))))
         })
     },
-    on_error("an unknown plant is deleted", Exactly(&["delete-unknown", "read-unknown"]), 40400, |_, _, response| {
-        emptied(response)
+    on_error(
+        "an unknown plant is deleted",
+        Exactly(&["delete-unknown", "read-unknown", "replace-unknown"]),
+        40400,
+        |_, _, response| emptied(response),
+    ),
+    on_error("an unknown plant is created", Exactly(&["replace-unknown"]), 40400, |request, server, response| {
+        let create = ProxiedRequest { method: "POST".into(), path: "/plants".into(), ..request.clone() };
+        if request.method == "PUT" { server.send(&create) } else { response }
+    }),
+    on_request("a replacement does nothing", Exactly(&["replace-plant", "replace-invalid"]), |request| {
+        let method = if request.is("PUT", "/plants/") { "GET" } else { &request.method };
+        ProxiedRequest { method: method.to_owned(), ..request.clone() }
+    }),
+    on_request("a tag is not selected", Exactly(&["list-tag"]), |request| {
+        if is_list(request) { without_parameter(request, "tag") } else { request.clone() }
     }),
     on_error("a bad id in the path is 404", Exactly(&["delete-invalid-id"]), 40005, |_, _, response| {
         response.with_status(404).with_json(&json!({ "error": 40400, "message": "no" }))
@@ -454,13 +468,15 @@ const ALL: &[Case] = &[
         let known = request.header("if-none-match")?;
         Some(Reply::Response(server.send(&request.with("if-none-match", "*")).with("etag", known)))
     }),
-    on_reply("the ETag never changes", Exactly(&["list-etag-changes"]), |request, server| {
+    on_reply("the ETag never changes", Exactly(&["list-etag-changes", "replace-plant"]), |request, server| {
         let same = request.header("if-none-match") == Some("W/\"same\"");
         let response = server.send(&if same { request.with("if-none-match", "*") } else { request.clone() });
         let is_tagged = is_list(request) || request.method == "HEAD";
         Some(Reply::Response(if is_tagged { response.with("etag", "W/\"same\"") } else { response }))
     }),
-    on_response("no ETag", Exactly(&["list-etag", "list-etag-changes"]), |_, response| response.without("etag")),
+    on_response("no ETag", Exactly(&["list-etag", "list-etag-changes", "replace-plant"]), |_, response| {
+        response.without("etag")
+    }),
     on_response("HEAD is different", Exactly(&["list-head"]), |request, response| {
         if request.method == "HEAD" { response.without("vary") } else { response }
     }),

@@ -391,10 +391,6 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
         let shown = |name: &str| first_shown.get(name).map_or(UNSEEN, |(number, _)| *number);
         let mut returned = operation.returned;
         let step = match &operation.action {
-            Action::Create(_, _, Outcome::Rejected)
-            | Action::Replace(_, _, Outcome::Rejected)
-            | Action::Delete(_, Outcome::Rejected)
-            | Action::List(None) => continue,
             Action::Create(_, name, Outcome::Unknown) | Action::Replace(_, name, Outcome::Unknown)
                 if shown(name) != UNSEEN =>
             {
@@ -405,7 +401,10 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
                 let creates = matches!(operation.action, Action::Create(..));
                 if creates { Step::Put(shown(name)) } else { Step::Replace(shown(name)) }
             }
-            Action::Replace(_, _, Outcome::Unknown) => continue,
+            Action::Create(_, _, Outcome::Rejected)
+            | Action::Replace(_, _, Outcome::Rejected | Outcome::Unknown)
+            | Action::Delete(_, Outcome::Rejected)
+            | Action::List(None) => continue,
             Action::Create(_, _, Outcome::Unknown) | Action::Delete(_, Outcome::Unknown) => {
                 let create = matches!(operation.action, Action::Create(..));
                 events.push((operation.called, Event::CallUnknown { create }));

@@ -1,5 +1,6 @@
 //! Deleting, reading and replacing one plant.
 
+use crate::cleanup_tracker::TestPlant;
 use crate::client::Request;
 use crate::run::{Check, Run, check};
 use crate::verdict::CheckResult;
@@ -111,12 +112,12 @@ fn replacement(id: i64, body: impl Into<String>) -> Request {
 
 async fn replaces(run: &mut Run) -> CheckResult {
     run.may_read()?;
-    let mut plant = run.new_plant("typing eror").with_tag("old");
+    let plant = run.new_plant("typing eror").with_tag("old");
     run.create(&plant).await?.expect_success()?;
     let before = run.get("/plants?limit=1").await?;
     let corrected = run.new_plant("typing error").name;
     for tag in [Some("new".to_owned()), None] {
-        (plant.name, plant.tag) = (corrected.clone(), tag);
+        let plant = TestPlant { name: corrected.clone(), tag, ..plant };
         let response = run.send(replacement(plant.id, plant.json())).await?;
         response.expect_status(200)?;
         response.expect(plant.is_shown_as(&response.plant()?), format_args!("the plant `{}`", plant.name))?;

@@ -45,7 +45,7 @@ async fn unknown_route(run: &mut Run) -> CheckResult {
 
 async fn unknown_method(run: &mut Run) -> CheckResult {
     for (method, path, allowed) in
-        [("PUT", "/plants", "GET"), ("PATCH", "/plants", "POST"), ("PUT", "/plants/1", "DELETE")]
+        [("PUT", "/plants", "GET"), ("PATCH", "/plants", "POST"), ("POST", "/plants/1", "DELETE")]
     {
         let response = run.send(Request::new(method, path)).await?;
         response.expect_error(405, 40500)?;

@@ -115,7 +115,8 @@ impl StreamedList {
         let permit = self.buffers.try_take();
         let limit = if permit.is_some() { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
         let mut chunk = JsonChunk::new(self.readable.collections(), self.parameters.include, self.separator, limit);
-        let (tag, rows) = (self.parameters.tag.as_deref(), self.density.rows_of(limit));
+        let tag = self.parameters.tag.as_deref();
+        let rows = self.density.rows_of(limit);
         let is_last = loop {
             let push = |index, id, name: &str, tag: Option<&str>| chunk.push(index, id, name, tag);
             let listed = self.api.store.list(&mut self.ranges, tag, rows, push).await?;
