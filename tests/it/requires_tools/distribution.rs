@@ -128,9 +128,10 @@ fn splitting_a_shard_under_load_loses_nothing() {
         wait_until("writes", || history.acknowledged() > 200);
         let address = second.address();
         store.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
+        store.execute("SELECT replicate_reference_tables()");
         store.execute(
             "SELECT citus_split_shard_by_split_points(shardid, ARRAY['0'], (
-               SELECT array_agg(nodeid::integer ORDER BY nodeid) FROM pg_dist_node WHERE shouldhaveshards), 'force_logical')
+               SELECT array_agg(nodeid::integer ORDER BY nodeid) FROM pg_dist_node WHERE shouldhaveshards), 'block_writes')
              FROM pg_dist_shard WHERE logicalrelid = 'plantstore.plants'::regclass",
         );
         let enough = history.acknowledged() + 200;

@@ -53,6 +53,7 @@ impl Postgres {
         let admin_timeout = options.admin_timeout;
         let lanes = Arc::new(Lanes::start(url, &Arc::new(connector), options));
         if is_distributed {
+            lanes.main.writer.connect();
             let placed = lanes.refresh().await;
             placed.map_err(|error| OpenError::Unreachable(store_url, error.to_string()))?;
         }

@@ -28,6 +28,10 @@ use plantstore_model::user::UserId;
 const MAIN: &str = "main";
 /// Minimum number of read connections.
 const READERS_MIN: usize = 2;
+/// Number of statements about versions in flight. With two, one silent connection does not hold up all requests.
+const VERSION_STATEMENTS: usize = 2;
+/// The same on a worker of Citus, where a statement costs several times as much, and the number of requests that share it little.
+const VERSION_STATEMENTS_OF_WORKER: usize = 1;
 /// Time between two looks at the placement, and between attempts to connect to a worker that has a lane through the coordinator.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -50,13 +54,16 @@ impl Lane {
         let readers = Arc::new(Readers::new(connector, readers));
         let home = Arc::<HashRanges>::default();
         Arc::new(Self {
-            server,
             is_direct,
-            version_reader: VersionReader::start(&readers),
+            version_reader: VersionReader::start(
+                &readers,
+                if server == MAIN { VERSION_STATEMENTS } else { VERSION_STATEMENTS_OF_WORKER },
+            ),
             readers,
             writer: Writer::start(connector, options.write_queue, &home),
             key_locks: KeyLocks::new(connector),
             connector: Arc::clone(connector),
+            server,
             home,
         })
     }

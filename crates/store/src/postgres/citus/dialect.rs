@@ -44,6 +44,8 @@ impl Dialect {
                 "citus.multi_shard_modify_mode = 'sequential'",
                 "citus.max_adaptive_executor_pool_size = 1",
                 "citus.propagate_set_commands = 'local'",
+                // Citus 13.2 plans local statements of this kind on every execution, and keeps all plans in memory.
+                "citus.enable_fast_path_router_planner = off",
             ],
         };
         PLANNER_SETTINGS.iter().chain(settings)

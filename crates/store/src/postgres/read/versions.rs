@@ -1,7 +1,7 @@
 //! Reads the versions of users. Concurrent requests share a statement, so that a busy node costs the database little.
 //!
 //! A request must see every write that was acknowledged before it. So it shares a statement that is sent after it, never one that
-//! is already sent. While [`STATEMENTS_MAX`] statements are in flight, requests wait for the next one: the busier the node, the
+//! is already sent. While the maximum number of statements is in flight, requests wait for the next one: the busier the node, the
 //! more requests share a statement.
 
 use std::collections::HashMap;
@@ -18,9 +18,6 @@ use crate::postgres::connect::NO_RESPONSE;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
 
-/// Maximum number of statements in flight. Each is sent on a different read connection, so that one silent connection does not hold
-/// up all requests.
-const STATEMENTS_MAX: usize = 2;
 /// Maximum number of requests that share a statement, and of further requests that wait.
 const REQUESTS_MAX: usize = 128;
 
@@ -39,10 +36,11 @@ pub(in crate::postgres) struct VersionReader {
 }
 
 impl VersionReader {
-    pub(in crate::postgres) fn start(readers: &Arc<Readers>) -> Self {
+    /// Starts tasks for this number of statements in flight, each on its own read connection.
+    pub(in crate::postgres) fn start(readers: &Arc<Readers>, statements: usize) -> Self {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let received = Arc::new(Mutex::new(received));
-        for connection in 0..STATEMENTS_MAX {
+        for connection in 0..statements {
             tokio::spawn(send_statements(Arc::clone(readers), connection, Arc::clone(&received)));
         }
         Self { readers: Arc::clone(readers), requests }
