@@ -142,7 +142,7 @@ fn commit_on_two_workers_has_one_outcome() {
     let used = "SELECT count(*) FROM tokens WHERE last_used_at IS NOT NULL";
     wait_until("the stored last use of the tokens", || store.rows(used) == [2]);
     let path = format!("/plants?owner={}", names[0]);
-    wait_for("the share", || (bob.get(&path).status == 200).then_some(()));
+    wait_until("the share", || bob.get(&path).status == 200);
     let create = |id: i64| bob.call("POST", &path, &[JSON], Some(plant(id, "first").as_bytes()));
     for (id, (needle, stage)) in (1..).zip(STEPS) {
         let about = format!("{} {stage:?}", String::from_utf8_lossy(needle));
