@@ -5,6 +5,9 @@
 
 mod citus;
 mod connect;
+mod connection_role;
+mod dialect;
+mod distribution;
 mod engine;
 mod lane;
 mod metrics;
@@ -13,9 +16,10 @@ mod schema;
 mod statements;
 mod write;
 
-pub(crate) use self::citus::{Dialect, distribute, execute_each};
 pub use self::citus::{PlacedTable, Placement};
 pub(crate) use self::connect::{AdminConnection, Connector, NO_RESPONSE, describe, wait_for_response};
+pub(crate) use self::dialect::{Dialect, execute_each};
+pub(crate) use self::distribution::distribute;
 pub(crate) use self::engine::{Postgres, Transaction};
 pub(crate) use self::read::get;
 pub(crate) use self::schema::start;

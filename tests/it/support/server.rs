@@ -276,7 +276,9 @@ impl<'a> Store<'a> {
         command.env("OTEL_BSP_SCHEDULE_DELAY", "200");
         if arguments.contains(&"serve") {
             command.env("PLANTSTORE_STORE_TIMEOUT", STORE_TIMEOUT);
-            if let Some(Database { cluster, address, is_only_address: true, .. }) = &self.database {
+            if let Some(Database { cluster, address, is_only_address: true, .. }) = &self.database
+                && !cluster.workers().is_empty()
+            {
                 let addresses = cluster.workers().iter().map(|worker| format!("{}={address}", worker.address()));
                 command.env("PLANTSTORE_WORKER_ADDRESS", addresses.collect::<Vec<_>>().join(","));
             }

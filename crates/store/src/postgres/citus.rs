@@ -1,14 +1,9 @@
 //! Citus, which distributes tables over several servers (workers). It rejects some statements, and has its own settings. The
 //! statements that differ are in [`statements`](super::statements).
 
-mod dialect;
-mod distribution;
-#[cfg(test)]
-mod rules;
+mod placement;
 mod shards;
 
-pub(crate) use self::dialect::{Dialect, execute_each};
-pub(crate) use self::distribution::distribute;
-pub(super) use self::distribution::place_new_tables;
-pub use self::distribution::{PlacedTable, Placement};
+pub use self::placement::{PlacedTable, Placement};
+pub(super) use self::placement::{place_new_tables, place_tables};
 pub(super) use self::shards::{HashRanges, ShardServer, hash, read_servers};

@@ -11,8 +11,8 @@ use tokio::task::AbortHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
-use super::citus::Dialect;
 use super::connect::{AdminConnection, Connector, NO_RESPONSE, is_conflict, store_error};
+use super::dialect::Dialect;
 use super::lane::{Lane, Lanes, keep_current};
 use super::metrics::PostgresMetrics;
 use super::schema;

@@ -15,7 +15,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::citus::{HashRanges, ShardServer, hash, read_servers};
-use super::connect::{ConnectionRole, Connector};
+use super::connect::Connector;
+use super::connection_role::ConnectionRole;
 use super::read::{Readers, VersionReader};
 use super::write::{KeyLocks, Writer};
 use crate::error::StoreError;

@@ -1,6 +1,6 @@
 //! Metrics of the PostgreSQL engine.
 
-use super::connect::ConnectionRole;
+use super::connection_role::ConnectionRole;
 use crate::metrics::{SweepMetrics, WriteMetrics};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Histogram, TIMES};
 

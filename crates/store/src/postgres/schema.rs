@@ -7,8 +7,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::citus::{Dialect, execute_each, place_new_tables};
-use super::connect::{ConnectionRole, Connector, DatabaseError, KEEPALIVES, NO_RESPONSE, backoff, describe};
+use super::citus::place_new_tables;
+use super::connect::{Connector, DatabaseError, KEEPALIVES, NO_RESPONSE, backoff, describe};
+use super::connection_role::ConnectionRole;
+use super::dialect::{Dialect, execute_each};
 use crate::error::OpenError;
 use crate::options::{OpenOptions, SchemaChange, report_migration};
 use crate::url::StoreUrl;

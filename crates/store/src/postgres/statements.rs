@@ -9,7 +9,7 @@
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Statement};
 
-use super::citus::Dialect;
+use super::dialect::Dialect;
 
 /// The prepared statements of a connection.
 pub(crate) trait Prepared: Sized + Send + Sync + 'static {

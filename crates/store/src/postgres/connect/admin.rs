@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio_postgres::{Client, Error};
 
-use super::connector::{ConnectionRole, Connector, OpenConnection};
+use super::connector::{Connector, OpenConnection};
 use super::error::{NO_RESPONSE, certainly_not_committed, store_error};
 use crate::error::StoreError;
-use crate::postgres::citus::Dialect;
+use crate::postgres::connection_role::ConnectionRole;
+use crate::postgres::dialect::Dialect;
 
 pub(crate) struct AdminConnection {
     pub(crate) client: Arc<Client>,

@@ -11,12 +11,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error, Statement};
 
-use super::connector::{
-    ConnectFailure, ConnectionRole, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver,
-};
+use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver};
 use super::error::{DatabaseError, NO_RESPONSE, describe};
 use crate::error::StoreError;
-use crate::postgres::citus::Dialect;
+use crate::postgres::connection_role::ConnectionRole;
+use crate::postgres::dialect::Dialect;
 use crate::postgres::statements::{Prepared, Statements};
 
 /// Pause before a statement is retried because Citus could not reach a worker.

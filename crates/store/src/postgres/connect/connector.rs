@@ -19,7 +19,8 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 
 use super::error::{NO_RESPONSE, describe};
 use super::tls::{Negotiator, negotiator};
-use crate::postgres::citus::Dialect;
+use crate::postgres::connection_role::ConnectionRole;
+use crate::postgres::dialect::Dialect;
 use crate::postgres::metrics::PostgresMetrics;
 use crate::url::{PostgresUrl, TlsMode};
 
@@ -42,33 +43,6 @@ pub(in crate::postgres) const SEARCH_PATH: &str = "search_path = plantstore, pg_
 /// Settings with which the server detects within about 10 seconds that a node is gone, and releases its locks.
 pub(in crate::postgres) const KEEPALIVES: [&str; 3] =
     ["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"];
-
-/// The purpose of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::postgres) enum ConnectionRole {
-    /// Read queries, which are pipelined.
-    Read,
-    /// Transactions of the writer.
-    Write,
-    /// Administrative operations, which may take long.
-    Admin,
-    /// Locks of the keys in flight.
-    KeyLock,
-}
-
-impl ConnectionRole {
-    /// Roles whose connections stay open.
-    pub(in crate::postgres) const PERSISTENT: [Self; 3] = [Self::Read, Self::Write, Self::KeyLock];
-
-    pub(in crate::postgres) fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Admin => "admin",
-            Self::KeyLock => "key_lock",
-        }
-    }
-}
 
 /// Future that performs the I/O of a connection. It must be polled while the connection is used.
 pub(in crate::postgres) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;

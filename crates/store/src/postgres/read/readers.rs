@@ -12,7 +12,8 @@ use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Error, Row, Statement};
 
 use crate::error::StoreError;
-use crate::postgres::connect::{ConnectionRole, Connector, DatabaseConnection, DatabaseSession, describe};
+use crate::postgres::connect::{Connector, DatabaseConnection, DatabaseSession, describe};
+use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::metrics::PostgresMetrics;
 use crate::sql::{ReadableValue, RowSource};
 use plantstore_telemetry::spans;

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use crate::error::StoreError;
 use crate::plants::IdempotencyKey;
-use crate::postgres::connect::{ConnectionRole, Connector, DatabaseConnection, DatabaseSession};
+use crate::postgres::connect::{Connector, DatabaseConnection, DatabaseSession};
+use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::statements::LockStatements;
 use plantstore_model::user::UserId;
 

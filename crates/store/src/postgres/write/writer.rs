@@ -27,11 +27,13 @@ use super::batch::{
 use super::collector::BatchCollector;
 use crate::error::StoreError;
 use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
-use crate::postgres::citus::{Dialect, HashRanges, execute_each};
+use crate::postgres::citus::HashRanges;
 use crate::postgres::connect::{
-    ConnectionRole, Connector, DatabaseConnection, DatabaseError, DatabaseSession, NO_RESPONSE,
-    certainly_not_committed, describe, is_rejection, lock_timeout, pause_for_worker,
+    Connector, DatabaseConnection, DatabaseError, DatabaseSession, NO_RESPONSE, certainly_not_committed, describe,
+    is_rejection, lock_timeout, pause_for_worker,
 };
+use crate::postgres::connection_role::ConnectionRole;
+use crate::postgres::dialect::{Dialect, execute_each};
 use crate::postgres::metrics::PostgresMetrics;
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
