@@ -40,7 +40,7 @@ impl DatabaseError {
         if is_of_another_server(code) {
             return Self::WorkerLost(text);
         }
-        if is_conflict(error) || *code == SqlState::LOCK_NOT_AVAILABLE {
+        if is_conflict(error) || *code == SqlState::LOCK_NOT_AVAILABLE || is_lost_shard(error) {
             return Self::Retryable(text);
         }
         Self::Permanent(match code.code() {
@@ -117,6 +117,13 @@ fn is_shutdown_of_citus(error: &DbError) -> bool {
 fn is_outdated_plan(error: &Error) -> bool {
     error.as_db_error().is_some_and(|error| {
         *error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.routine() == Some("RevalidateCachedQuery")
+    })
+}
+
+/// Returns true if Citus has planned a statement for a shard that was split or moved before its execution.
+fn is_lost_shard(error: &Error) -> bool {
+    error.as_db_error().is_some_and(|error| {
+        *error.code() == SqlState::INTERNAL_ERROR && error.routine() == Some("LookupShardIdCacheEntry")
     })
 }
 
