@@ -150,7 +150,7 @@ fn options_are_listed_under_the_right_heading() {
             .collect::<Vec<_>>()
     };
     assert_eq!(under("TLS"), ["--tls-cert", "--tls-key", "--no-hsts"]);
-    let general = ["--listen", "--store", "--no-first-token", "--no-migrate", "--no-console"];
+    let general = ["--listen", "--store", "--no-first-token", "--no-migrate", "--worker-address", "--no-console"];
     assert_eq!(under("Options")[..general.len()], general);
 }
 
