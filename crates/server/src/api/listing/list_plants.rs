@@ -76,7 +76,7 @@ enum Delivery {
 /// Reads a list from the store, and sends it in the way that its size and the free memory allow.
 async fn read(
     api: &'static Api,
-    slot: ReadSlot<'_>,
+    _slot: ReadSlot<'_>,
     readable: ReadableCollections,
     query: ListQuery,
 ) -> Result<Response, ApiError> {
@@ -87,8 +87,6 @@ async fn read(
     let mut chunk = JsonChunk::new(readable.collections(), query.parameters.include, b'[', CHUNK_BYTES);
     let listed =
         api.store.list(&mut ranges, tag, limit, |index, id, name, tag| chunk.push(index, id, name, tag)).await?;
-    // With a tag, reading may take long. Like a streamed list, it does not count any more.
-    let _slot = tag.is_none().then_some(slot);
     readable.check_owners_exist(&listed.versions)?;
     let mut more = listed.more;
     // The length of a compressed list of several owners would tell one of them about the plants of another.
