@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 KEY = "Idempotency-Key"
 KEYS = itertools.count()
 CALLER = "ada"
+# The id that the test gives to the caller's token.
+OWN_TOKEN = 6917529027641081857
 
 
 def cursor(plant_id: int) -> str:
@@ -34,6 +36,9 @@ def before_call(context, case, kwargs):
     # Users do not share plants with themselves.
     if (case.path_parameters or {}).get("user") == CALLER:
         case.path_parameters["user"] = "bob"
+    # A token that revokes itself would end the run.
+    if (case.path_parameters or {}).get("id") == OWN_TOKEN:
+        case.path_parameters["id"] = 1
     # Tokens expire in the future.
     expiry = case.body.get("expires_at") if isinstance(case.body, dict) else None
     if isinstance(expiry, str) and re.match(r"\d{4}-\d\d-\d\dT", expiry):
