@@ -8,7 +8,9 @@ mod export;
 mod import;
 mod maintenance;
 pub(crate) mod process;
+mod remote;
 mod serve;
+mod server_options;
 mod share;
 mod store_options;
 mod table;
@@ -107,7 +109,7 @@ pub(crate) fn report_parse_error(mut error: clap::Error) -> ExitCode {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(best));
     }
     match invalid_argument(&error) {
-        Some(argument) if argument.starts_with("--token") => print_error(check::TOKEN_ARGUMENT_MESSAGE),
+        Some(argument) if argument.starts_with("--token") => print_error(server_options::TOKEN_ARGUMENT_MESSAGE),
         argument => print_error(&one_line(&message(&error, argument))),
     }
     ExitCode::from(USAGE_ERROR_CODE)

@@ -1,30 +1,23 @@
 //! `plantstore check` and `plantstore probe`: ask a live server, as a smoke test after a deployment and as a readiness probe.
 
-use std::fs;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{anyhow, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use serde::Serialize;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::environment::{TOKEN_VARIABLE, UsageError, proxies, variable};
+use super::environment::UsageError;
 use super::process::{block_on, current_thread_runtime, on_end_signal};
-use super::terminal::{Style, Styler, is_dash, print, print_json, print_warning, strip_os_error_codes};
-use plantstore_check::{self, Finding, Level, Verdict, server_url};
-use plantstore_client::{HttpUrl, Proxies};
+use super::server_options::{AccessOptions, ServerAccess, TOKEN_ARGUMENT_MESSAGE, parse_server_url, proxies_to};
+use super::terminal::{Style, Styler, print, print_json, strip_os_error_codes};
+use plantstore_check::{self, Finding, Level, Verdict};
 use plantstore_model::text::Escaped;
 use plantstore_model::token::TOKEN_PREFIX;
 use plantstore_server::value_parser::duration;
-
-/// The error message about a token that is passed as an argument.
-pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where every user of this \
-                                                 machine can see it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
-/// Maximum size of a token file in bytes; JWTs are long.
-const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
 
 /// Check that a live server keeps the contract, and leave nothing behind
 ///
@@ -39,9 +32,8 @@ pub(super) struct CheckOptions {
     /// The server: http://HOST:PORT or https://HOST:PORT
     #[arg(value_name = "URL")]
     url: String,
-    /// A file with the token; `-` is standard input
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessOptions,
     /// The checks to run: `interface` for the published API, `full` also for behaviour that only this project specifies
     #[arg(
         long,
@@ -50,9 +42,6 @@ pub(super) struct CheckOptions {
         value_parser = PossibleValuesParser::new(["interface", "full"]).map(|name| level(&name))
     )]
     level: Level,
-    /// A file of certificate authorities to trust instead of the system's
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
     /// Time limit for each response
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     timeout: Duration,
@@ -76,20 +65,10 @@ impl CheckOptions {
         if let Some(word) = self.more.first() {
             return Err(UsageError(format!("one server at a time: leave out `{word}`")).into());
         }
-        let url = server_url(&self.url).map_err(|error| UsageError(error.to_string()))?;
-        let token = self.token()?;
+        let ServerAccess { url, token, authorities, proxies } = self.access.open(&self.url)?;
         let origin = url.origin();
-        if url.is_exposed() {
-            print_warning(&format!("without https:// the token can be read on the way to {origin}"));
-        }
-        let options = plantstore_check::Options {
-            token,
-            authorities: self.ca,
-            proxies: proxies_to(&url)?,
-            timeout: self.timeout,
-            level: self.level,
-            url,
-        };
+        let options =
+            plantstore_check::Options { url, token, authorities, proxies, timeout: self.timeout, level: self.level };
         let (sender, interruptions) = unbounded_channel();
         on_end_signal(move |_| {
             let _ = writeln!(io::stderr(), "interrupted: deleting the created plants; a second signal stops at once");
@@ -108,37 +87,6 @@ impl CheckOptions {
         }
         if self.json { Ok(()) } else { print(|output| writeln!(output, "\n{origin} keeps the contract: {summary}")) }
     }
-
-    fn token(&self) -> anyhow::Result<String> {
-        let text = match &self.token_file {
-            Some(file) => read_token(file)?,
-            // An option of this name would invite a token onto the command line.
-            None => variable(TOKEN_VARIABLE).and_then(|token| token.into_string().ok()).ok_or_else(|| {
-                UsageError(format!("no token: put it into {TOKEN_VARIABLE} or a file named by --token-file"))
-            })?,
-        };
-        let token = text.trim();
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(UsageError("not a token: a token is one word of printable characters".to_owned()).into());
-        }
-        Ok(token.to_owned())
-    }
-}
-
-fn read_token(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let read = if is_dash(file) {
-        io::stdin().lock().take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text)
-    } else {
-        fs::File::open(file).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text))
-    };
-    read.with_context(|| format!("cannot read the token from {}", file.display()))?;
-    Ok(text)
-}
-
-/// Returns the proxies for requests to a server.
-fn proxies_to(url: &HttpUrl) -> Result<Proxies, UsageError> {
-    if url.is_loopback() { Ok(Proxies::default()) } else { proxies() }
 }
 
 /// The result as `--json` prints it.
@@ -222,7 +170,7 @@ pub(super) struct ProbeOptions {
 
 impl ProbeOptions {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let url = server_url(&self.url).map_err(|error| UsageError(error.to_string()))?;
+        let url = parse_server_url(&self.url)?;
         let proxies = proxies_to(&url)?;
         let ready = plantstore_check::ready(url, self.ca, proxies, self.timeout);
         current_thread_runtime()?.block_on(ready).map_err(|reason| anyhow!(reason))?;

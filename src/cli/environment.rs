@@ -8,7 +8,7 @@ use strsim::levenshtein;
 
 use plantstore_client::Proxies;
 
-/// The variable with the token for `plantstore check`. It has no option.
+/// The variable with the token for a server. It has no option.
 pub(super) const TOKEN_VARIABLE: &str = "PLANTSTORE_TOKEN";
 
 const VARIABLE_PREFIX: &str = "PLANTSTORE_";
@@ -49,10 +49,13 @@ pub(super) fn origin(option: &str) -> String {
     let variable = format!("{VARIABLE_PREFIX}{}", option.trim_start_matches('-').replace('-', "_").to_uppercase());
     #[expect(clippy::disallowed_methods, reason = "tests only that it is set: the parser has read it")]
     let set = env::var_os(&variable).is_some();
-    let typed = env::args()
-        .skip(1)
-        .any(|word| word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')));
-    if set && !typed { variable } else { option.to_owned() }
+    if set && !is_typed(option) { variable } else { option.to_owned() }
+}
+
+/// Returns true if the option is an argument of this process.
+pub(super) fn is_typed(option: &str) -> bool {
+    let is_option = |word: &str| word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    env::args_os().skip(1).any(|word| word.to_str().is_some_and(is_option))
 }
 
 /// Returns a warning for each variable with the prefix of this program that no command reads.

@@ -7,15 +7,22 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Args, ValueEnum};
+use futures_util::FutureExt as _;
 
+use super::environment::UsageError;
 use super::process::{EndSignal, Interrupted, block_on, first_end_signal};
+use super::remote::RemoteImporter;
+use super::server_options::ServerOption;
 use super::store_options::{CreateOption, StoreOption};
 use super::terminal::{ProgressBar, count, is_dash};
 use plantstore_model::text::Escaped;
 use plantstore_server::value_parser::{group_digits, number};
 use plantstore_store::StoreError;
-use plantstore_store::transfer::{self, ImportEvent, ImportInput, ImportSummary, OnDuplicate, StopReason};
+use plantstore_store::transfer::{self, ImportEvent, ImportInput, ImportRow, ImportSummary, OnDuplicate, StopReason};
 
+/// Number of plants that are stored in one commit, and of those that are sent to a server before progress is reported.
+const BATCH_PLANTS: usize = 4_096;
+const REMOTE_BATCH_PLANTS: usize = 1_024;
 const BUFFER_BYTES: usize = 256 * 1024;
 /// Maximum number of skipped lines that are reported one by one; further ones are only counted.
 const DIFFERENT_SHOWN: u64 = 10;
@@ -24,12 +31,14 @@ const DIFFERENT_SHOWN: u64 = 10;
 ///
 /// Every line is checked by the rules of POST /plants, and `owner` names its user, who is created if necessary. Lines are stored
 /// in order, some thousand per commit. The import stops at an invalid line, an id that exists, or Ctrl-C: all lines before are
-/// stored, none after, and the message says how to continue.
+/// stored, none after, and the message says how to continue. With --server, the plants are created over HTTP, several at a time,
+/// and a plant that exists with the same name and tag is no conflict, so that the same command continues an import.
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore import plants.ndjson --check
   plantstore import plants.ndjson --on-conflict skip
-  gunzip --stdout plants.ndjson.gz | plantstore import")]
+  gunzip --stdout plants.ndjson.gz | plantstore import
+  plantstore import mine.ndjson --server https://plants.example --token-file token")]
 pub(super) struct Options {
     /// The file to read; `-`, the default, is standard input
     #[arg(value_name = "FILE")]
@@ -46,6 +55,8 @@ pub(super) struct Options {
     /// Validate all lines and store nothing; existing ids are not checked
     #[arg(long)]
     check: bool,
+    #[command(flatten)]
+    server: ServerOption,
     #[command(flatten)]
     store: StoreOption,
     #[command(flatten)]
@@ -71,18 +82,33 @@ impl Options {
             OnConflict::Fail => OnDuplicate::Stop,
             OnConflict::Skip => OnDuplicate::Skip,
         };
-        let mut signal = None;
-        let summary = self.store.with(self.new_store.schema_change(), async |store| {
-            let first_signal = first_end_signal("the last lines may be stored; run it again with --on-conflict skip")?;
-            let interrupted = async { signal = Some(first_signal.await) };
-            Ok(transfer::import(store, input, on_duplicate, interrupted, |event| reporter.report(&event)).await?)
-        })?;
+        let (summary, signal) = match self.server.open()? {
+            Some(access) => block_on(async {
+                let mut importer = RemoteImporter::start(access, on_duplicate).await?;
+                let signal = first_end_signal("the last lines may be stored; run it again")?.shared();
+                let store = async |batch: &[ImportRow]| Ok(importer.store(batch, signal.clone()).await);
+                let on_event = |event: ImportEvent<'_>| reporter.report(&event);
+                let summary = transfer::import_with(input, signal.clone().map(drop), on_event, store).await;
+                Ok((summary, signal.now_or_never()))
+            }),
+            None => self.store.with(self.new_store.schema_change(), async |store| {
+                let advice = "the last lines may be stored; run it again with --on-conflict skip";
+                let signal = first_end_signal(advice)?.shared();
+                let on_event = |event: ImportEvent<'_>| reporter.report(&event);
+                let summary = transfer::import(store, input, on_duplicate, signal.clone().map(drop), on_event).await?;
+                Ok((summary, signal.now_or_never()))
+            }),
+        }?;
         drop(reporter);
         self.report(summary, signal)
     }
 
     fn input(&self) -> anyhow::Result<ImportInput<Box<dyn BufRead + Send>>> {
         let (lines, size): (Box<dyn BufRead + Send>, _) = match self.file.as_deref().filter(|path| !is_dash(path)) {
+            None if self.server.reads_standard_input() => {
+                let message = "standard input cannot be both the token and the lines: name a file for one of them";
+                return Err(UsageError(message.to_owned()).into());
+            }
             None => {
                 if io::stdin().is_terminal() {
                     writeln!(io::stderr(), "reading lines from this terminal; Ctrl-D ends them")?;
@@ -99,7 +125,8 @@ impl Options {
                 (Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), size)
             }
         };
-        Ok(ImportInput { lines, size, from_line: self.from_line, faults_max: self.max_faults })
+        let batch_plants = if self.server.is_given() { REMOTE_BATCH_PLANTS } else { BATCH_PLANTS };
+        Ok(ImportInput { lines, size, from_line: self.from_line, faults_max: self.max_faults, batch_plants })
     }
 
     fn report(&self, mut summary: ImportSummary, signal: Option<EndSignal>) -> anyhow::Result<()> {
@@ -120,7 +147,9 @@ impl Options {
 
     /// Returns the error of an import that ended before the last line: what is stored, and how to continue.
     fn stopped(&self, stop: StopReason, summary: &ImportSummary, signal: Option<EndSignal>) -> anyhow::Error {
+        let known = || self.stored_lines(summary).unwrap_or_else(|| "no line is known to be stored".to_owned());
         let so_far = match (self.stored_lines(summary), self.on_conflict) {
+            _ if self.server.is_given() => format!("{}, and some after may be", known()),
             (None, _) => "nothing was stored".to_owned(),
             (Some(lines), OnConflict::Fail) => format!("{lines}, and none after"),
             // Later lines may have been stored by an earlier run.
@@ -143,8 +172,11 @@ impl Options {
                  go on with --from-line {next} --on-conflict skip to skip such lines"
             ),
             (StopReason::Store(StoreError::OutcomeUnknown(why)), _) => {
-                let known = self.stored_lines(summary).unwrap_or_else(|| "no line is known to be stored".to_owned());
+                let known = known();
                 anyhow!("{why}: {known}, and some after may be; go on with --from-line {next} --on-conflict skip")
+            }
+            (StopReason::Rejected { line, reason }, _) => {
+                anyhow!("line {line}: {reason}: {so_far}; go on with --from-line {next}{skip}")
             }
             (StopReason::Short { lines }, _) => anyhow!("{}", too_short(lines)),
             (StopReason::Store(error), _) => anyhow!("{error}: {so_far}; go on with --from-line {next}{skip}"),
@@ -177,9 +209,8 @@ fn report_check(summary: ImportSummary) -> anyhow::Result<()> {
         None => Ok(writeln!(io::stderr(), "{valid}, no invalid lines; nothing was stored")?),
         Some(StopReason::Input(error)) => bail!("cannot read on: {error}"),
         Some(StopReason::Short { lines }) => bail!("{}", too_short(lines)),
-        Some(StopReason::Faults | StopReason::Taken { .. } | StopReason::Store(_) | StopReason::Interrupted) => {
-            bail!("{}; nothing was stored", count(summary.faulty, "invalid line"))
-        }
+        // The other reasons are those of imports that store.
+        Some(_) => bail!("{}; nothing was stored", count(summary.faulty, "invalid line")),
     }
 }
 

@@ -9,9 +9,7 @@ use hyper::{Method, http};
 use tokio::time::timeout;
 
 use plantstore_client::trust::{self, TrustError};
-use plantstore_client::{
-    Cleartext, ClientError, ConnectError, Connection, HttpUrl, Proxies, Settings, TlsFailure, UrlError, UrlTarget,
-};
+use plantstore_client::{Cleartext, ClientError, Connection, HttpUrl, Proxies, Settings, UrlError, UrlTarget};
 
 use crate::response::Response;
 
@@ -156,24 +154,10 @@ impl Client {
 
     fn translate(&self, error: ClientError) -> RequestError {
         match error {
-            ClientError::Unreachable(_, error) => {
-                RequestError::Unreachable(self.url.origin(), format!("{error}{}", remedy(&error)))
-            }
+            ClientError::Unreachable(_, error) => RequestError::Unreachable(self.url.origin(), error),
             error @ ClientError::NoTrustRoots(..) => RequestError::Unreachable(self.url.origin(), error.to_string()),
             ClientError::Broken { reason, .. } | ClientError::Truncated { reason, .. } => RequestError::Broken(reason),
             ClientError::TooLarge { .. } => RequestError::TooLarge,
         }
-    }
-}
-
-/// Returns the remedy for an error, if it is known.
-fn remedy(error: &ConnectError) -> &'static str {
-    match error.tls_failure() {
-        Some(TlsFailure::UnknownIssuer) => ": name the authority that has signed it with --ca",
-        Some(TlsFailure::AuthorityAsServer) => {
-            ": the certificate of an authority cannot be used by a server, so make one with basicConstraints=CA:FALSE"
-        }
-        Some(TlsFailure::NotTls) => ": it speaks plain HTTP, so write http://",
-        None => "",
     }
 }

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tower_service::Service;
 
 use crate::connect::{Proxies, Reused, TcpConnector};
-use crate::error::{ClientError, ConnectError, describe};
+use crate::error::{ClientError, describe};
 use crate::http_url::{Cleartext, HttpUrl};
 use crate::trust;
 
@@ -102,7 +102,7 @@ impl Client {
             Err(error) if is_on_reused_connection(&error) => self.pool.request(request).await,
             sent => sent,
         };
-        let response = sent.map_err(|error| ClientError::from_pool(address.authority(), &error))?;
+        let response = sent.map_err(|error| ClientError::from_pool(address.authority(), &error, self.ca_option))?;
         if let Some(reused) = response.extensions().get::<Reused>() {
             reused.0.store(true, Ordering::Relaxed);
         }
@@ -113,9 +113,8 @@ impl Client {
     pub async fn connect(&self, address: &HttpUrl) -> Result<Connection, ClientError> {
         self.require_roots(address)?;
         let authority = address.authority().to_owned();
-        let unreachable = |error| ClientError::Unreachable(authority.clone(), error);
         let stream = self.connector.clone().call(address.uri().clone()).await;
-        let stream = stream.map_err(|error| unreachable(ConnectError::new(&*error)))?;
+        let stream = stream.map_err(|error| ClientError::unreachable(&authority, &*error, self.ca_option))?;
         let proxied = stream.connected().is_proxied();
         let broken = |error: hyper::Error| ClientError::broken(&authority, &error);
         let (sender, connection) = http1::handshake(stream).await.map_err(broken)?;

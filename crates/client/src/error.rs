@@ -1,7 +1,6 @@
 //! Errors of outgoing requests. The texts are for the log.
 
 use std::error::Error;
-use std::fmt;
 use std::io;
 
 use hyper_util::client::legacy;
@@ -10,7 +9,7 @@ use rustls::{CertificateError, InvalidMessage};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("cannot connect to {0}: {1}")]
-    Unreachable(String, ConnectError),
+    Unreachable(String, String),
     #[error("no trusted certificates to verify {0} with: name a file of them with {1}")]
     NoTrustRoots(String, &'static str),
     #[error("{authority} sent no valid response: {reason}")]
@@ -21,71 +20,43 @@ pub enum ClientError {
     TooLarge { authority: String, limit: usize },
 }
 
-/// The reason why a connection could not be established.
-#[derive(Debug)]
-pub struct ConnectError {
-    text: String,
-    tls: Option<TlsFailure>,
-}
-
-/// Failures of a TLS handshake that have a known remedy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsFailure {
-    UnknownIssuer,
-    /// The server presents the certificate of a certificate authority as its own.
-    AuthorityAsServer,
-    /// The server does not speak TLS.
-    NotTls,
-}
-
-impl ConnectError {
-    pub(crate) fn new(error: &(dyn Error + 'static)) -> Self {
-        Self { text: error.to_string(), tls: tls_error(error).and_then(TlsFailure::of) }
-    }
-
-    pub fn tls_failure(&self) -> Option<TlsFailure> {
-        self.tls
-    }
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.text)
-    }
-}
-
-impl Error for ConnectError {}
-
-impl TlsFailure {
-    fn of(error: &rustls::Error) -> Option<Self> {
-        match error {
-            rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-                Some(Self::UnknownIssuer)
-            }
-            rustls::Error::InvalidCertificate(CertificateError::Other(other))
-                if other.to_string().contains("CaUsedAsEndEntity") =>
-            {
-                Some(Self::AuthorityAsServer)
-            }
-            rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some(Self::NotTls),
-            _ => None,
-        }
-    }
-}
-
 /// Finds a TLS error wrapped in I/O errors. `source` cannot be used, because it skips the wrapped error itself.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let wrapped = |error: &'a io::Error| tls_error(error.get_ref()?);
     error.downcast_ref().or_else(|| error.downcast_ref().and_then(wrapped))
 }
 
+/// Describes the remedy for a failed TLS handshake, if it is known.
+fn remedy(error: &rustls::Error, ca_option: &str) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            format!(": name the authority that has signed it with {ca_option}")
+        }
+        rustls::Error::InvalidCertificate(CertificateError::Other(other))
+            if other.to_string().contains("CaUsedAsEndEntity") =>
+        {
+            ": the certificate of an authority cannot be used by a server, so make one with basicConstraints=CA:FALSE"
+                .to_owned()
+        }
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            ": it speaks plain HTTP, so write http://".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
 impl ClientError {
-    pub(crate) fn from_pool(authority: &str, error: &legacy::Error) -> Self {
+    pub(crate) fn from_pool(authority: &str, error: &legacy::Error, ca_option: &str) -> Self {
         match error.source() {
-            Some(source) if error.is_connect() => Self::Unreachable(authority.to_owned(), ConnectError::new(source)),
+            Some(source) if error.is_connect() => Self::unreachable(authority, source, ca_option),
             Some(source) => Self::broken(authority, source),
             None => Self::broken(authority, error),
         }
+    }
+
+    pub(crate) fn unreachable(authority: &str, error: &(dyn Error + 'static), ca_option: &str) -> Self {
+        let remedy = tls_error(error).map(|error| remedy(error, ca_option)).unwrap_or_default();
+        Self::Unreachable(authority.to_owned(), format!("{error}{remedy}"))
     }
 
     pub(crate) fn broken(authority: &str, error: &(dyn Error + 'static)) -> Self {

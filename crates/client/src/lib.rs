@@ -1,4 +1,5 @@
-//! HTTPS client for outgoing requests (issuer, trace collector, conformance check), and the certificates it trusts.
+//! HTTPS client for outgoing requests (issuer, trace collector, conformance check, import and export), and the certificates it
+//! trusts.
 //!
 //! [`Client`] sends requests on pooled connections or on a [`Connection`] of the caller's own. Both come from one
 //! connector, which tries all addresses of a name concurrently and goes through the proxies of [`Proxies`].
@@ -11,5 +12,5 @@ pub mod trust;
 
 pub use self::client::{Client, Connection, Response, Settings};
 pub use self::connect::{Proxies, ProxyError};
-pub use self::error::{ClientError, ConnectError, TlsFailure};
+pub use self::error::ClientError;
 pub use self::http_url::{Cleartext, HttpUrl, UrlError, UrlTarget};

@@ -10,7 +10,7 @@ mod sqlite;
 mod table;
 
 pub use self::copy::{ContentDigest, CopyError, RestoreTarget, TableDigest, copy};
-pub use self::export::{Digest, ExportError, ExportSummary, export};
-pub use self::import::{ImportEvent, ImportInput, ImportSummary, StopReason, check, import};
-pub use self::line::OnDuplicate;
+pub use self::export::{Digest, ExportError, ExportSummary, LineWriter, PlantLine, export};
+pub use self::import::{ImportEvent, ImportInput, ImportSummary, check, import, import_with};
+pub use self::line::{ImportOutcome, ImportResult, ImportRow, OnDuplicate, StopReason};
 pub use self::snapshot::{Selection, Snapshot, TransferProgress};

@@ -40,43 +40,77 @@ pub async fn export(
     mut progress: impl FnMut(TransferProgress),
 ) -> Result<ExportSummary, ExportError> {
     let start = from.start().await?;
-    let mut hasher = TableHasher::default();
-    let mut owners = 0;
-    let mut last_owner = None;
+    let mut lines = LineWriter::new(output);
     while let Some(chunk) = from.next().await? {
-        output.write_all(hasher.add(&chunk))?;
-        for row in chunk.rows() {
-            // The plants of an owner are consecutive.
-            let owner = Some(row[0].integer());
-            owners += u64::from(owner != last_owner);
-            last_owner = owner;
-        }
-        progress(TransferProgress::of(hasher.rows, hasher.rows, start.plants));
+        lines.write(chunk.rows().map(PlantLine::of))?;
+        progress(TransferProgress::of(lines.plants, lines.plants, start.plants));
     }
-    output.flush()?;
-    Ok(ExportSummary { plants: hasher.rows, owners, users: start.users, digest: hasher.finish() })
+    Ok(ExportSummary { users: start.users, ..lines.finish()? })
 }
 
+/// Writes lines of plants, counts them and computes their digest.
+pub struct LineWriter<'a, W> {
+    output: &'a mut W,
+    hash: Sha256,
+    buffer: Vec<u8>,
+    plants: u64,
+    owners: u64,
+    last_owner: String,
+}
+
+impl<'a, W: Write> LineWriter<'a, W> {
+    pub fn new(output: &'a mut W) -> Self {
+        Self { output, hash: Sha256::new(), buffer: Vec::new(), plants: 0, owners: 0, last_owner: String::new() }
+    }
+
+    /// Writes some plants. Those of an owner must be consecutive.
+    pub fn write<'p>(&mut self, plants: impl Iterator<Item = PlantLine<'p>>) -> Result<u64, ExportError> {
+        self.buffer.clear();
+        for plant in plants {
+            if plant.owner != self.last_owner {
+                plant.owner.clone_into(&mut self.last_owner);
+                self.owners += 1;
+            }
+            self.plants += 1;
+            plant.append_to(&mut self.buffer);
+        }
+        self.hash.update(&self.buffer);
+        self.output.write_all(&self.buffer)?;
+        Ok(self.plants)
+    }
+
+    /// Returns the summary of all lines. Its users are those with plants.
+    pub fn finish(self) -> Result<ExportSummary, ExportError> {
+        self.output.flush()?;
+        let digest = Digest(self.hash.finalize().into());
+        Ok(ExportSummary { plants: self.plants, owners: self.owners, users: self.owners, digest })
+    }
+}
+
+/// A line of an export.
 #[derive(Serialize)]
-struct PlantLine<'a> {
-    owner: &'a str,
-    id: i64,
-    name: &'a str,
+pub struct PlantLine<'a> {
+    pub owner: &'a str,
+    pub id: i64,
+    pub name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tag: Option<&'a str>,
+    pub tag: Option<&'a str>,
 }
 
-/// Appends the line of a plant.
-fn write_line(buffer: &mut Vec<u8>, plant: &[Cell]) {
-    let [_, id, owner, name, tag, _] = plant else { return };
-    let line = PlantLine {
-        owner: owner.text().unwrap_or_default(),
-        id: id.integer(),
-        name: name.text().unwrap_or_default(),
-        tag: tag.text(),
-    };
-    serde_json::to_writer(&mut *buffer, &line).expect("serialization to memory succeeds");
-    buffer.push(b'\n');
+impl<'a> PlantLine<'a> {
+    fn of(row: &'a [Cell]) -> Self {
+        Self {
+            owner: row[2].text().unwrap_or_default(),
+            id: row[1].integer(),
+            name: row[3].text().unwrap_or_default(),
+            tag: row[4].text(),
+        }
+    }
+
+    fn append_to(&self, buffer: &mut Vec<u8>) {
+        serde_json::to_writer(&mut *buffer, self).expect("serialization to memory succeeds");
+        buffer.push(b'\n');
+    }
 }
 
 /// A SHA-256 digest, displayed in hexadecimal.
@@ -105,7 +139,7 @@ impl TableHasher {
         }
         self.buffer.clear();
         for row in chunk.rows() {
-            write_line(&mut self.buffer, row);
+            PlantLine::of(row).append_to(&mut self.buffer);
         }
         self.hash_buffer(chunk)
     }

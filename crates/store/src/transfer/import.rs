@@ -10,7 +10,7 @@ use std::thread;
 
 use tokio::sync::mpsc;
 
-use super::line::{ImportOutcome, ImportResult, ImportRow, LineReader, OnDuplicate};
+use super::line::{ImportOutcome, ImportResult, ImportRow, LineReader, OnDuplicate, StopReason};
 use super::snapshot::TransferProgress;
 use super::{postgres, sqlite};
 use crate::error::StoreError;
@@ -18,9 +18,8 @@ use crate::store::{Store, dispatch};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserName;
 
-/// Maximum number of plants and bytes in one commit. They bound how long a commit blocks the writes of a server.
-const BATCH_PLANTS: usize = 4_096;
-const BATCH_BYTES: usize = 1 << 20;
+/// Maximum size of a batch in bytes. Like [`ImportInput::batch_plants`], it bounds how long a commit blocks the writes of a server.
+const BATCH_BYTES: u64 = 1 << 20;
 /// Maximum number of batches that wait to be stored.
 const BATCHES_WAITING: usize = 3;
 /// Maximum length of a line. It is enough for the longest owner, name and tag with every character escaped.
@@ -38,6 +37,8 @@ pub struct ImportInput<R> {
     pub from_line: u64,
     /// Number of invalid lines after which the import stops.
     pub faults_max: u64,
+    /// Maximum number of plants that are stored together.
+    pub batch_plants: usize,
 }
 
 /// Events that an import reports to its caller.
@@ -73,32 +74,6 @@ pub struct ImportSummary {
     pub stop: Option<StopReason>,
 }
 
-/// Reasons why an import ended early.
-#[derive(Debug)]
-pub enum StopReason {
-    /// Some lines are invalid. Nothing from the first of them on is stored.
-    Faults,
-    /// A plant with this id exists already.
-    Taken {
-        line: u64,
-        owner: UserName,
-        id: PlantId,
-    },
-    Store(StoreError),
-    /// The input has fewer lines than `from_line`.
-    Short {
-        lines: u64,
-    },
-    Input(io::Error),
-    Interrupted,
-}
-
-impl From<StoreError> for StopReason {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
 /// Stores batches of plants while servers write to the same store.
 enum Importer {
     Sqlite(sqlite::Importer),
@@ -128,8 +103,8 @@ pub async fn import(
     interrupted: impl Future<Output = ()>,
     on_event: impl FnMut(ImportEvent<'_>),
 ) -> Result<ImportSummary, StoreError> {
-    let target = Target { store, importer: Importer::start(store).await?, on_duplicate };
-    Ok(Import::new(Some(target), &input, on_event).run(parse(input), interrupted).await)
+    let mut target = Target { store, importer: Importer::start(store).await?, on_duplicate };
+    Ok(import_with(input, interrupted, on_event, async |batch| target.store(batch).await).await)
 }
 
 /// Validates the input without storing anything.
@@ -137,29 +112,36 @@ pub async fn check(
     input: ImportInput<impl BufRead + Send + 'static>,
     on_event: impl FnMut(ImportEvent<'_>),
 ) -> ImportSummary {
-    Import::new(None, &input, on_event).run(parse(input), pending()).await
+    import_with(input, pending(), on_event, async |batch| {
+        Ok(ImportResult { outcomes: vec![ImportOutcome::Stored; batch.len()], ..ImportResult::default() })
+    })
+    .await
 }
 
-struct Import<'a, F> {
-    /// None if nothing is stored.
-    target: Option<Target<'a>>,
+/// Validates the input and calls `store` for each batch of plants, until `interrupted` resolves.
+pub async fn import_with(
+    input: ImportInput<impl BufRead + Send + 'static>,
+    interrupted: impl Future<Output = ()>,
+    on_event: impl FnMut(ImportEvent<'_>),
+    store: impl AsyncFnMut(&[ImportRow]) -> Result<ImportResult, StoreError>,
+) -> ImportSummary {
+    let summary = ImportSummary { through: input.from_line.saturating_sub(1), ..ImportSummary::default() };
+    let import = Import { store, size: input.size.unwrap_or(0), summary, on_event };
+    import.run(parse(input), interrupted).await
+}
+
+struct Import<S, F> {
+    store: S,
     size: u64,
     summary: ImportSummary,
     on_event: F,
 }
 
-struct Target<'a> {
-    store: &'a Store,
-    importer: Importer,
-    on_duplicate: OnDuplicate,
-}
-
-impl<'a, F: FnMut(ImportEvent<'_>)> Import<'a, F> {
-    fn new<R>(target: Option<Target<'a>>, input: &ImportInput<R>, on_event: F) -> Self {
-        let summary = ImportSummary { through: input.from_line.saturating_sub(1), ..ImportSummary::default() };
-        Self { target, size: input.size.unwrap_or(0), summary, on_event }
-    }
-
+impl<S, F> Import<S, F>
+where
+    S: AsyncFnMut(&[ImportRow]) -> Result<ImportResult, StoreError>,
+    F: FnMut(ImportEvent<'_>),
+{
     async fn run(
         mut self,
         mut parsed: mpsc::Receiver<ParserOutput>,
@@ -189,49 +171,32 @@ impl<'a, F: FnMut(ImportEvent<'_>)> Import<'a, F> {
         }
     }
 
-    async fn store(&mut self, mut batch: Batch) -> Result<(), StopReason> {
-        let Some(target) = &mut self.target else {
-            self.summary.stored += batch.rows.len() as u64;
-            self.report_progress(&batch);
-            return Ok(());
-        };
-        let rejected = target.cut_at_rejected_owner(&mut batch).await?;
-        let result = target.importer.put(&batch.rows, target.on_duplicate).await?;
-        let on_duplicate = target.on_duplicate;
+    async fn store(&mut self, batch: Batch) -> Result<(), StopReason> {
+        let result = (self.store)(&batch.rows).await?;
         self.summary.new_users += result.new_users;
-        self.count(&batch, &result.outcomes, on_duplicate)?;
-        if let Some((line, reason)) = rejected {
-            self.report_fault(line, &reason);
-            return Err(StopReason::Faults);
-        }
-        self.report_progress(&batch);
-        Ok(())
+        self.count(&batch.rows, &result.outcomes);
+        let ImportSummary { stored, same, different, .. } = self.summary;
+        let progress = TransferProgress::of(stored + same + different, batch.bytes, self.size);
+        (self.on_event)(ImportEvent::Progress(progress));
+        result.stop.map_or(Ok(()), Err)
     }
 
-    fn count(
-        &mut self,
-        batch: &Batch,
-        outcomes: &[ImportOutcome],
-        on_duplicate: OnDuplicate,
-    ) -> Result<(), StopReason> {
-        for ((row, line), outcome) in batch.rows.iter().zip(&batch.lines).zip(outcomes) {
-            let line = *line;
-            let owner = &*row.owner;
-            let id = row.plant.id;
+    fn count(&mut self, rows: &[ImportRow], outcomes: &[ImportOutcome]) {
+        let mut all_known = true;
+        for (ImportRow { line, owner, plant }, outcome) in rows.iter().zip(outcomes) {
             match outcome {
                 ImportOutcome::Stored => self.summary.stored += 1,
-                _ if on_duplicate == OnDuplicate::Stop => {
-                    return Err(StopReason::Taken { line, owner: owner.clone(), id });
-                }
                 ImportOutcome::Same => self.summary.same += 1,
                 ImportOutcome::Different => {
                     self.summary.different += 1;
-                    (self.on_event)(ImportEvent::Skipped { line, owner, id });
+                    (self.on_event)(ImportEvent::Skipped { line: *line, owner, id: plant.id });
                 }
+                ImportOutcome::Unknown => all_known = false,
             }
-            self.summary.through = line;
+            if all_known {
+                self.summary.through = *line;
+            }
         }
-        Ok(())
     }
 
     fn report_fault(&mut self, line: u64, reason: &str) {
@@ -239,28 +204,40 @@ impl<'a, F: FnMut(ImportEvent<'_>)> Import<'a, F> {
         self.summary.stop = Some(StopReason::Faults);
         (self.on_event)(ImportEvent::Fault { line, reason });
     }
+}
 
-    fn report_progress(&mut self, batch: &Batch) {
-        let ImportSummary { stored, same, different, .. } = self.summary;
-        let progress = TransferProgress::of(stored + same + different, batch.bytes, self.size);
-        (self.on_event)(ImportEvent::Progress(progress));
-    }
+struct Target<'a> {
+    store: &'a Store,
+    importer: Importer,
+    on_duplicate: OnDuplicate,
 }
 
 impl Target<'_> {
-    /// Cuts the batch before the first line whose owner does not exist and has a name that is not allowed for new users. Returns
-    /// the number of that line and its fault.
-    async fn cut_at_rejected_owner(&self, batch: &mut Batch) -> Result<Option<(u64, String)>, StoreError> {
+    async fn store(&mut self, mut batch: &[ImportRow]) -> Result<ImportResult, StoreError> {
+        let rejected = self.find_rejected_owner(batch).await?;
+        if let Some((index, _)) = rejected {
+            batch = &batch[..index];
+        }
+        let mut result = self.importer.put(batch, self.on_duplicate).await?;
+        let taken = result.outcomes.last().is_some_and(|outcome| *outcome != ImportOutcome::Stored);
+        if taken && self.on_duplicate == OnDuplicate::Stop {
+            result.outcomes.pop();
+            result.stop = Some(batch[result.outcomes.len()].taken());
+        } else {
+            result.stop = rejected.map(|(_, reason)| reason);
+        }
+        Ok(result)
+    }
+
+    /// Finds the first line whose owner does not exist and has a name that is not allowed for new users. Returns its index.
+    async fn find_rejected_owner(&self, batch: &[ImportRow]) -> Result<Option<(usize, StopReason)>, StoreError> {
         let mut known: Option<&UserName> = None;
-        for (index, row) in batch.rows.iter().enumerate() {
-            let owner = &*row.owner;
+        for (index, ImportRow { line, owner, .. }) in batch.iter().enumerate() {
             let Err(fault) = owner.check_new() else { continue };
-            if known == Some(owner) || self.store.find_user(owner).await?.is_some() {
-                known = Some(owner);
-                continue;
+            if known != Some(owner) && self.store.find_user(owner).await?.is_none() {
+                return Ok(Some((index, StopReason::Rejected { line: *line, reason: format!("`owner`: {fault}") })));
             }
-            batch.rows.truncate(index);
-            return Ok(Some((batch.lines[index], format!("`owner`: {fault}"))));
+            known = Some(owner);
         }
         Ok(None)
     }
@@ -270,8 +247,6 @@ impl Target<'_> {
 #[derive(Default)]
 struct Batch {
     rows: Vec<ImportRow>,
-    /// Line number of each row.
-    lines: Vec<u64>,
     /// Position in the input after the batch, in bytes.
     bytes: u64,
 }
@@ -289,7 +264,14 @@ fn parse(input: ImportInput<impl BufRead + Send + 'static>) -> mpsc::Receiver<Pa
     let (sender, parsed) = mpsc::channel(BATCHES_WAITING);
     let failed = sender.clone();
     let parser = move || {
-        let mut parser = Parser { sender, reader: LineReader::default(), batch: Batch::default(), begun: 0, faults: 0 };
+        let mut parser = Parser {
+            sender,
+            reader: LineReader::default(),
+            batch: Batch::default(),
+            batch_plants: input.batch_plants,
+            begun: 0,
+            faults: 0,
+        };
         // Fails if the receiver is dropped.
         let _ = parser.run(input);
     };
@@ -303,6 +285,7 @@ struct Parser {
     sender: mpsc::Sender<ParserOutput>,
     reader: LineReader,
     batch: Batch,
+    batch_plants: usize,
     /// Position in the input before the batch, in bytes.
     begun: u64,
     faults: u64,
@@ -351,16 +334,13 @@ impl Parser {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
-        match self.reader.read(line) {
+        match self.reader.read(number, line) {
             Err(reason) => return self.fault(number, reason),
             // Lines after an invalid one are validated, so that all faults are reported, but not stored.
             Ok(_) if self.faults > 0 => {}
-            Ok(row) => {
-                self.batch.rows.push(row);
-                self.batch.lines.push(number);
-            }
+            Ok(row) => self.batch.rows.push(row),
         }
-        let full = self.batch.rows.len() == BATCH_PLANTS || self.batch.bytes - self.begun >= BATCH_BYTES as u64;
+        let full = self.batch.rows.len() == self.batch_plants || self.batch.bytes - self.begun >= BATCH_BYTES;
         if full { self.send_batch() } else { Ok(()) }
     }
 

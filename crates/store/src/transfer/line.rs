@@ -1,20 +1,31 @@
 //! Lines of an import, one for each plant: `{"owner":"ada","id":1,"name":"Monstera","tag":"indoor"}`.
 
+use std::io;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::error::StoreError;
 use plantstore_model::body::BodyError;
-use plantstore_model::plant::NewPlant;
+use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::user::UserName;
 
 /// A plant to import.
 #[derive(Clone, Debug)]
-pub(super) struct ImportRow {
-    /// Created if there is no user of that name.
-    pub(super) owner: Arc<UserName>,
-    pub(super) plant: NewPlant,
+pub struct ImportRow {
+    /// Number of the line, from 1.
+    pub line: u64,
+    /// In a store, created if there is no user of that name.
+    pub owner: Arc<UserName>,
+    pub plant: NewPlant,
+}
+
+impl ImportRow {
+    /// Returns the reason to stop if the id is taken.
+    pub fn taken(&self) -> StopReason {
+        StopReason::Taken { line: self.line, owner: UserName::clone(&self.owner), id: self.plant.id }
+    }
 }
 
 /// Behaviour of an import if the owner already has a plant with the id of a line.
@@ -26,20 +37,54 @@ pub enum OnDuplicate {
 
 /// Outcome of one plant of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ImportOutcome {
+pub enum ImportOutcome {
     Stored,
     /// The plant exists already with the same name and tag.
     Same,
     /// The plant exists already with a different name or tag, and is unchanged.
     Different,
+    /// The plant may have been stored or not.
+    Unknown,
 }
 
 /// Result of a batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ImportResult {
-    /// One per plant, in order. If a duplicate id stops the batch, its outcome is the last.
-    pub(super) outcomes: Vec<ImportOutcome>,
-    pub(super) new_users: u64,
+#[derive(Debug, Default)]
+pub struct ImportResult {
+    /// One per plant, in order; fewer if the import stops. If a duplicate id stops a batch in a store, its outcome is the last.
+    pub outcomes: Vec<ImportOutcome>,
+    pub new_users: u64,
+    pub stop: Option<StopReason>,
+}
+
+/// Reasons why an import ended early.
+#[derive(Debug)]
+pub enum StopReason {
+    /// Some lines are invalid. Nothing from the first of them on is stored.
+    Faults,
+    /// A plant with this id exists already.
+    Taken {
+        line: u64,
+        owner: UserName,
+        id: PlantId,
+    },
+    /// The plant of this line cannot be stored.
+    Rejected {
+        line: u64,
+        reason: String,
+    },
+    Store(StoreError),
+    /// The input has fewer lines than `from_line`.
+    Short {
+        lines: u64,
+    },
+    Input(io::Error),
+    Interrupted,
+}
+
+impl From<StoreError> for StopReason {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
 }
 
 #[derive(Default)]
@@ -58,7 +103,7 @@ struct OwnerField<'a> {
 impl LineReader {
     /// Parses a line. The plant follows the rules of a request body, and the owner those of user names. An error describes all
     /// faults.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<ImportRow, String> {
+    pub(super) fn read(&mut self, number: u64, line: &[u8]) -> Result<ImportRow, String> {
         // Without the line feed, so that the parser reports a premature end on the first line.
         let line = line.trim_ascii_end();
         let plant = match NewPlant::from_json(line) {
@@ -73,7 +118,7 @@ impl LineReader {
             Err(faults @ BodyError::Fields(_)) => Err(faults.to_string()),
         };
         match (self.owner(line), plant) {
-            (Ok(owner), Ok(plant)) => Ok(ImportRow { owner, plant }),
+            (Ok(owner), Ok(plant)) => Ok(ImportRow { line: number, owner, plant }),
             (Ok(_) | Err(None), Err(faults)) => Err(faults),
             (Err(Some(fault)), Ok(_)) => Err(fault),
             (Err(Some(fault)), Err(faults)) => Err(format!("{fault}; {faults}")),

@@ -324,7 +324,7 @@ impl Importer {
             };
             if is_same { ImportOutcome::Same } else { ImportOutcome::Different }
         });
-        Ok(ImportResult { outcomes: outcomes.collect(), new_users })
+        Ok(ImportResult { outcomes: outcomes.collect(), new_users, stop: None })
     }
 
     /// Returns the owners of a batch, who are created if there are none.

@@ -306,8 +306,8 @@ impl Importer {
         let begun = Instant::now();
         let mut owners = HashMap::new();
         let mut versions = VersionUpdates::default();
-        let mut result = ImportResult { outcomes: Vec::with_capacity(batch.len()), new_users: 0 };
-        for ImportRow { owner, plant } in batch {
+        let mut result = ImportResult { outcomes: Vec::with_capacity(batch.len()), ..ImportResult::default() };
+        for ImportRow { owner, plant, .. } in batch {
             let user = match owners.entry(owner) {
                 Entry::Occupied(known) => *known.get(),
                 Entry::Vacant(unknown) => {

@@ -1,0 +1,118 @@
+//! Options of commands that send requests to a server with a token: `check`, and `import` and `export` with `--server`.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+
+use super::environment::{TOKEN_VARIABLE, UsageError, is_typed, proxies, variable};
+use super::terminal::{is_dash, print_warning};
+use plantstore_check::server_url;
+use plantstore_client::{HttpUrl, Proxies};
+
+/// The error message about a token that is passed as an argument.
+pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where every user of this \
+                                                 machine can see it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
+/// Maximum size of a token file in bytes; JWTs are long.
+const TOKEN_FILE_BYTES_MAX: u64 = 16 * 1024;
+
+#[derive(Args)]
+pub(super) struct AccessOptions {
+    /// A file with the token; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A file of certificate authorities to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(super) struct ServerOption {
+    /// A server to use over HTTP, instead of a store: http://HOST:PORT or https://HOST:PORT. The token is read from the variable
+    /// `PLANTSTORE_TOKEN` or from the file that --token-file names
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    #[command(flatten)]
+    access: AccessOptions,
+}
+
+/// A server and the token for requests to it.
+pub(super) struct ServerAccess {
+    pub(super) url: HttpUrl,
+    pub(super) token: String,
+    /// A file of authorities to trust instead of the system's.
+    pub(super) authorities: Option<PathBuf>,
+    pub(super) proxies: Proxies,
+}
+
+impl ServerOption {
+    pub(super) fn is_given(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Returns true if the token is read from standard input.
+    pub(super) fn reads_standard_input(&self) -> bool {
+        self.access.token_file.as_deref().is_some_and(is_dash)
+    }
+
+    /// Returns the access to the server; `None` if the command is for a store.
+    pub(super) fn open(&self) -> anyhow::Result<Option<ServerAccess>> {
+        let (excluded, reason): (&[&str], _) = match &self.server {
+            Some(_) => (&["--store", "--create"], "is for stores, not for a server: leave it out"),
+            None => (&["--token-file", "--ca"], "is for a server: name one with --server"),
+        };
+        if let Some(option) = excluded.iter().find(|option| is_typed(option)) {
+            return Err(UsageError(format!("{option} {reason}")).into());
+        }
+        self.server.as_ref().map(|url| self.access.open(url)).transpose()
+    }
+}
+
+impl AccessOptions {
+    /// Reads the token for the server at `url`. Prints a warning if others can read it on the way.
+    pub(super) fn open(&self, url: &str) -> anyhow::Result<ServerAccess> {
+        let url = parse_server_url(url)?;
+        let token = self.token()?;
+        if url.is_exposed() {
+            print_warning(&format!("without https:// the token can be read on the way to {}", url.origin()));
+        }
+        Ok(ServerAccess { token, authorities: self.ca.clone(), proxies: proxies_to(&url)?, url })
+    }
+
+    fn token(&self) -> anyhow::Result<String> {
+        let text = match &self.token_file {
+            Some(file) => read_token(file)?,
+            // An option of this name would invite a token onto the command line.
+            None => variable(TOKEN_VARIABLE).and_then(|token| token.into_string().ok()).ok_or_else(|| {
+                UsageError(format!("no token: put it into {TOKEN_VARIABLE} or a file named by --token-file"))
+            })?,
+        };
+        let token = text.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(UsageError("not a token: a token is one word of printable characters".to_owned()).into());
+        }
+        Ok(token.to_owned())
+    }
+}
+
+fn read_token(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = if is_dash(file) {
+        io::stdin().lock().take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text)
+    } else {
+        fs::File::open(file).and_then(|file| file.take(TOKEN_FILE_BYTES_MAX).read_to_string(&mut text))
+    };
+    read.with_context(|| format!("cannot read the token from {}", file.display()))?;
+    Ok(text)
+}
+
+pub(super) fn parse_server_url(text: &str) -> Result<HttpUrl, UsageError> {
+    server_url(text).map_err(|error| UsageError(error.to_string()))
+}
+
+/// Returns the proxies for requests to a server.
+pub(super) fn proxies_to(url: &HttpUrl) -> Result<Proxies, UsageError> {
+    if url.is_loopback() { Ok(Proxies::default()) } else { proxies() }
+}
