@@ -20,7 +20,7 @@ pub(crate) mod tokens;
 
 pub use self::cors::{Cors, OriginError};
 pub(crate) use self::cors::{is_preflight, preflight};
-pub(crate) use self::error::{ApiError, ErrorReport, name_allowed_methods};
+pub(crate) use self::error::{ApiError, ErrorReport};
 pub(crate) use self::representation::{EntityTag, IfNoneMatch, accepts_gzip, accepts_html};
 pub(crate) use self::response::not_modified;
 pub(crate) use self::state::Api;

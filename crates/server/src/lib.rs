@@ -3,7 +3,7 @@
 //! `options` ← `transport` ← `observe` ← `auth` ← `api` ← `web`
 //!
 //! `server` composes their states into one. A request: `transport` reads it from a connection, `request_handler` gives it
-//! a context, the router (`routes`) finds its handler, the handler's arguments authenticate and parse it, the store executes
+//! a context, `routes` finds its handler, the handler's arguments authenticate and parse it, the store executes
 //! it, and the handler returns a response or an `api::ApiError`.
 
 mod api;

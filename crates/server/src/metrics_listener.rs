@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
+use axum::handler::Handler as _;
 use axum::response::Response;
-use axum::routing::get;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use hyper::Method;
 use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue};
 use plantstore_telemetry::metrics::{Exposition, ExpositionFormat};
 use tokio::net::TcpListener;
@@ -20,7 +20,7 @@ use crate::api::{Api, ApiError};
 use crate::auth::{Auth, Public};
 use crate::observe::Observe;
 use crate::options::{ApiLimits, AuthLimits, TransportLimits};
-use crate::request_handler::{AppState, HandlerOptions, NO_ROUTE, RequestHandler};
+use crate::request_handler::{HandlerOptions, NO_ROUTE, RequestHandler};
 use crate::server::{Server, leak};
 use crate::transport::{self, Transport, TrustedProxies};
 
@@ -45,24 +45,30 @@ pub fn serve_metrics(listener: TcpListener, server: Server, write_more: WriteMet
         ..TransportLimits::default()
     };
     let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..ApiLimits::default() };
-    let state = AppState {
-        transport: leak(Transport::new(limits, TrustedProxies::default()).for_single_requests()),
+    let transport = leak(Transport::new(limits, TrustedProxies::default()).for_single_requests());
+    let auth = Auth::new(Arc::clone(server.store), None, &AuthLimits::default());
+    let api = leak(Api::new(Arc::clone(server.store), transport, auth, api));
+    let write_more = leak(write_more);
+    let handler = RequestHandler {
+        api,
         observe: leak(Observe::new(vec![METRICS, NO_ROUTE], None)),
-        auth: leak(Auth::new(Arc::clone(server.store), None, &AuthLimits::default())),
-        api: leak(Api::new(Arc::clone(server.store), api)),
+        options: HandlerOptions {
+            cors: None,
+            console: false,
+            hsts: false,
+            label_of,
+            is_routine: |route| route == METRICS,
+        },
+        respond: Box::new(move |request| match request.uri().path() {
+            METRICS if matches!(*request.method(), Method::GET | Method::HEAD) => {
+                let scrape = async move |_: Public, headers: HeaderMap| scrape(&server, write_more, &headers).await;
+                scrape.call(request, api)
+            }
+            METRICS => (async |_: Public| ApiError::MethodNotAllowed("GET,HEAD".to_owned())).call(request, api),
+            _ => (async |_: Public| ApiError::NoMetricsHere).call(request, api),
+        }),
     };
-    let metrics = async move |_: Public, headers: HeaderMap| scrape(&server, &write_more, &headers).await;
-    let router = Router::new()
-        .route(METRICS, get(metrics))
-        .fallback(async |_: Public| ApiError::NoMetricsHere)
-        .method_not_allowed_fallback(async |_: Public| ApiError::MethodNotAllowed(String::new()))
-        .with_state(state);
-    let handler = RequestHandler::new(
-        state,
-        HandlerOptions { cors: None, console: false, hsts: false, label_of, is_routine: |route| route == METRICS },
-        router,
-    );
-    let serve = transport::serve(listener, None, state.transport, Arc::new(handler), std::future::pending());
+    let serve = transport::serve(listener, None, transport, Arc::new(handler), std::future::pending());
     Box::pin(serve.map(drop))
 }
 

@@ -1,28 +1,25 @@
-//! Handling of every request: its context, early rejections, the router, and common header fields.
+//! Handling of every request: its context, early rejections, the call of its handler, and common header fields.
 
 use std::cell::RefCell;
-use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::FromRef;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, Version};
-use tower_service::Service as _;
 
-use crate::api::{Api, ApiError, Cors, ErrorReport, is_preflight, name_allowed_methods, preflight, probes};
-use crate::auth::{Auth, check_host};
+use crate::api::{Api, ApiError, Cors, ErrorReport, is_preflight, preflight, probes};
+use crate::auth::check_host;
 use crate::observe::{Context, Exchange, Observe, Outcome, Trace, TrackedBody};
-use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo, Transport};
+use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo};
 use crate::web;
 
 /// The label of paths without a route.
@@ -30,33 +27,8 @@ pub(crate) const NO_ROUTE: &str = "-";
 /// A year, for this host alone: other hosts of the domain may have no TLS.
 const HSTS: &str = "max-age=31536000";
 
-/// The states of all top-level modules. They are leaked, not reference-counted: all threads
-/// would contend on the counter.
-#[derive(Clone, Copy)]
-pub(crate) struct AppState {
-    pub(crate) transport: &'static Transport,
-    pub(crate) observe: &'static Observe,
-    pub(crate) auth: &'static Auth,
-    pub(crate) api: &'static Api,
-}
-
-impl FromRef<AppState> for &'static Transport {
-    fn from_ref(state: &AppState) -> Self {
-        state.transport
-    }
-}
-
-impl FromRef<AppState> for &'static Auth {
-    fn from_ref(state: &AppState) -> Self {
-        state.auth
-    }
-}
-
-impl FromRef<AppState> for &'static Api {
-    fn from_ref(state: &AppState) -> Self {
-        state.api
-    }
-}
+/// Routes a request and calls its handler.
+pub(crate) type Respond = Box<dyn Fn(Request<Body>) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// Settings of a request handler beside its state.
 #[derive(Clone, Copy)]
@@ -71,32 +43,27 @@ pub(crate) struct HandlerOptions {
     pub(crate) is_routine: fn(&str) -> bool,
 }
 
-/// Handles the requests of one connection.
+/// Handles the requests of a listener. Its state is leaked, not reference-counted: all threads would contend on the counter.
 pub(crate) struct RequestHandler {
-    state: AppState,
-    options: HandlerOptions,
-    /// The router of this connection: threads would contend on the reference counts of a clone for each request. A call needs
-    /// exclusive access, so the lock is held while its future is created.
-    router: Mutex<Router>,
+    pub(crate) api: &'static Api,
+    pub(crate) observe: &'static Observe,
+    pub(crate) options: HandlerOptions,
+    pub(crate) respond: Respond,
 }
 
 impl Handler for RequestHandler {
     type Body = TrackedBody;
-
-    fn for_connection(&self) -> Arc<Self> {
-        Arc::new(Self::new(self.state, self.options, self.router().clone()))
-    }
 
     async fn handle(self: Arc<Self>, request: Request<Body>, info: RequestInfo) -> Response<TrackedBody> {
         let RequestInfo { client, in_flight, rejection } = info;
         let arrived = in_flight.arrived;
         let (mut parts, body) = request.into_parts();
         let route = (self.options.label_of)(parts.uri.path());
-        let trace = Trace::of(self.state.observe.tracer.as_ref(), &parts.headers, arrived);
+        let trace = Trace::of(self.observe.tracer.as_ref(), &parts.headers, arrived);
         let method = Some(parts.method.clone());
         let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
         let context = Arc::new(context.with_trace(trace).with_routine((self.options.is_routine)(route)));
-        let mut exchange = Exchange::new(Arc::clone(&context), self.state.observe, in_flight);
+        let mut exchange = Exchange::new(Arc::clone(&context), self.observe, in_flight);
         parts.extensions.insert(Arc::clone(&context));
         let is_head = parts.method == Method::HEAD;
         let rejection = rejection.filter(|rejection| !is_served_anyway(*rejection, parts.uri.path()));
@@ -110,8 +77,8 @@ impl Handler for RequestHandler {
         } else {
             let request = Request::from_parts(parts, body);
             match context.recorder() {
-                Some(recorder) => recorder.during(self.route(request)).await,
-                None => self.route(request).await,
+                Some(recorder) => recorder.during(self.respond(request)).await,
+                None => self.respond(request).await,
             }
         };
 
@@ -125,9 +92,9 @@ impl Handler for RequestHandler {
         }
         if report.as_ref().is_some_and(|report| report.overloaded) {
             // Boxed, because it is rare, and so the future of every request stays small.
-            Box::pin(self.state.api.rejection_delay.wait(&context)).await;
+            Box::pin(self.api.rejection_delay.wait(&context)).await;
         }
-        if self.state.transport.is_draining() {
+        if self.api.transport.is_draining() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.add_common_headers(response.headers_mut(), &context, allowed_origin);
@@ -159,27 +126,20 @@ impl Handler for RequestHandler {
         let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
         let outcome =
             Outcome { status: Some(status), error: Some(error.code()), bytes: body.len() as u64, complete: true };
-        context.end(self.state.observe, &outcome);
+        context.end(self.observe, &outcome);
         [head.as_bytes(), &body].concat()
     }
 
     fn observe(&self, event: ConnectionEvent) {
-        self.state.observe.connections.record(event);
+        self.observe.connections.record(event);
     }
 }
 
 impl RequestHandler {
-    pub(crate) fn new(state: AppState, options: HandlerOptions, router: Router) -> Self {
-        Self { state, options, router: Mutex::new(router) }
-    }
-
-    fn router(&self) -> MutexGuard<'_, Router> {
-        self.router.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn route(&self, request: Request<Body>) -> Response {
-        let handled = self.router().call(request);
-        name_allowed_methods(without_panic(handled).await)
+    /// Returns the response of the handler, also if it panics. The panic itself is logged where it happens.
+    async fn respond(&self, request: Request<Body>) -> Response {
+        let responded = AssertUnwindSafe((self.respond)(request)).catch_unwind().await;
+        responded.unwrap_or_else(|_panic| ApiError::Internal("panic".to_owned()).into_response())
     }
 
     /// Returns the origin whose pages may read the response to a request with these headers.
@@ -194,19 +154,13 @@ impl RequestHandler {
         if self.options.hsts {
             headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
         }
-        if let Some(quota) = &self.state.auth.user_quota {
+        if let Some(quota) = &self.api.auth.user_quota {
             quota.add_headers(headers, context);
         }
         if let Some(cors) = self.options.cors {
             cors.add_headers(headers, allowed_origin);
         }
     }
-}
-
-/// Returns the response of a handler, also if it panics. The panic itself is logged where it happens.
-async fn without_panic(handled: impl Future<Output = Result<Response, Infallible>>) -> Response {
-    let handled = AssertUnwindSafe(handled).catch_unwind().await;
-    handled.map_or_else(|_panic| ApiError::Internal("panic".to_owned()).into_response(), |Ok(response)| response)
 }
 
 /// Checks that a rejection does not concern this path: probes are served however many requests are in flight.
@@ -245,18 +199,16 @@ fn date_header() -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use axum::routing::get;
+    use axum::handler::Handler as _;
     use plantstore_store::{OpenOptions, SchemaChange, Store, StoreUrl};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::auth::Auth;
     use crate::options::{ApiLimits, AuthLimits, TransportLimits};
-    use crate::transport::{self, TrustedProxies};
-
-    async fn panicking() {
-        panic!("{}", "something secret");
-    }
+    use crate::server::leak;
+    use crate::transport::{self, Transport, TrustedProxies};
 
     async fn store(file: std::path::PathBuf) -> Arc<Store> {
         let timeout = Duration::from_secs(5);
@@ -273,38 +225,35 @@ mod tests {
         Arc::new(opened.store)
     }
 
-    fn state(store: &Arc<Store>) -> AppState {
-        let auth = AuthLimits { rate_limit: "1/s".parse().ok(), ..AuthLimits::default() };
-        AppState {
-            transport: Box::leak(Box::new(Transport::new(TransportLimits::default(), TrustedProxies::default()))),
-            observe: Box::leak(Box::new(Observe::new(vec!["/livez", NO_ROUTE], None))),
-            auth: Box::leak(Box::new(Auth::new(Arc::clone(store), None, &auth))),
-            api: Box::leak(Box::new(Api::new(Arc::clone(store), ApiLimits::default()))),
-        }
-    }
-
     /// No request is known to make the service panic; should one do it, it gets a response like any other, and the connection
     /// goes on.
     #[tokio::test]
     async fn a_panic_is_a_500_with_the_usual_body_and_headers() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = store(directory.path().join("plants.db")).await;
-        let state = state(&store);
-        let cors = Cors::parse(&["*".to_owned()]).expect("every origin");
-        let label_of = |path: &str| if path == "/livez" { "/livez" } else { NO_ROUTE };
-        let options = HandlerOptions {
-            cors: Some(Box::leak(Box::new(cors))),
-            console: true,
-            hsts: true,
-            label_of,
-            is_routine: |_| false,
+        let limits = AuthLimits { rate_limit: "1/s".parse().ok(), ..AuthLimits::default() };
+        let auth = Auth::new(Arc::clone(&store), None, &limits);
+        let transport = leak(Transport::new(TransportLimits::default(), TrustedProxies::default()));
+        let api = leak(Api::new(Arc::clone(&store), transport, auth, ApiLimits::default()));
+        let cors = leak(Cors::parse(&["*".to_owned()]).expect("every origin"));
+        let handler = RequestHandler {
+            api,
+            observe: leak(Observe::new(vec![NO_ROUTE], None)),
+            options: HandlerOptions {
+                cors: Some(cors),
+                console: true,
+                hsts: true,
+                label_of: |_| NO_ROUTE,
+                is_routine: |_| false,
+            },
+            respond: Box::new(move |request| match request.uri().path() {
+                "/panic" => Box::pin(async { panic!("{}", "something secret") }),
+                _ => probes::livez.call(request, api),
+            }),
         };
-        let router =
-            Router::new().route("/panic", get(panicking)).route("/livez", get(probes::livez)).with_state(state);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        let handler = Arc::new(RequestHandler::new(state, options, router));
-        tokio::spawn(transport::serve(listener, None, state.transport, handler, std::future::pending()));
+        tokio::spawn(transport::serve(listener, None, transport, Arc::new(handler), std::future::pending()));
 
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("a request");

@@ -1,31 +1,32 @@
 //! The route table: the operations with their handlers and descriptions, the HTML pages, and the label of each route in the log and
-//! the metrics. The router, the labels and the OpenAPI document are made from it.
+//! the metrics. Requests are dispatched by it, and the OpenAPI document is made from it.
 
 use std::sync::LazyLock;
 
-use axum::Router;
+use axum::extract::Request;
+use axum::handler::Handler as _;
 use axum::response::Response;
-use axum::routing::{MethodFilter, MethodRouter, on};
-use hyper::Uri;
+use futures_util::future::BoxFuture;
 use hyper::header::HeaderMap;
+use hyper::{Method, Uri};
 use serde_json::{Value, json};
 
 use crate::api::operation::{Access, DEFAULT, Operation, Returns, inline, list, one};
-use crate::api::{ApiError, openapi, plants, probes, shares, tokens};
+use crate::api::{Api, ApiError, openapi, plants, probes, shares, tokens};
 use crate::auth::{Caller, NoScopeRequired, Public};
-use crate::request_handler::{AppState, NO_ROUTE};
-use crate::web::{self, SignIn, StaticFile};
+use crate::request_handler::{NO_ROUTE, Respond};
+use crate::web::{self, PageFile, SignIn, StaticFile};
 use plantstore_model::plant::{NewPlant, Plant};
 use plantstore_model::self_service::{ShareRequest, TokenRequest};
 use plantstore_model::token::Scope;
 
-/// Adds the handler of an operation to the router.
-type Handler = fn(MethodFilter) -> MethodRouter<AppState>;
+/// Calls the handler of an operation.
+type CallHandler = fn(Request, &'static Api) -> BoxFuture<'static, Response>;
 
 /// All operations with their handlers; those that are called most come first.
-static OPERATIONS: [(Handler, Operation); 17] = [
+static OPERATIONS: [(CallHandler, Operation); 17] = [
     (
-        |method| on(method, plants::list),
+        |request, api| plants::list.call(request, api),
         Operation {
             line: "GET /plants",
             id: "listPlants",
@@ -42,7 +43,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, plants::create),
+        |request, api| plants::create.call(request, api),
         Operation {
             line: "POST /plants",
             id: "createPlant",
@@ -59,7 +60,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, plants::read),
+        |request, api| plants::read.call(request, api),
         Operation {
             line: "GET /plants/{id}",
             id: "readPlant",
@@ -74,7 +75,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, plants::replace),
+        |request, api| plants::replace.call(request, api),
         Operation {
             line: "PUT /plants/{id}",
             id: "replacePlant",
@@ -91,7 +92,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, plants::delete),
+        |request, api| plants::delete.call(request, api),
         Operation {
             line: "DELETE /plants/{id}",
             id: "deletePlant",
@@ -105,7 +106,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, tokens::show_me),
+        |request, api| tokens::show_me.call(request, api),
         Operation {
             line: "GET /me",
             id: "showMe",
@@ -119,7 +120,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, tokens::list),
+        |request, api| tokens::list.call(request, api),
         Operation {
             line: "GET /tokens",
             id: "listTokens",
@@ -133,7 +134,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, tokens::create),
+        |request, api| tokens::create.call(request, api),
         Operation {
             line: "POST /tokens",
             id: "createToken",
@@ -151,7 +152,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, tokens::revoke),
+        |request, api| tokens::revoke.call(request, api),
         Operation {
             line: "DELETE /tokens/{id}",
             id: "revokeToken",
@@ -166,7 +167,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, shares::list),
+        |request, api| shares::list.call(request, api),
         Operation {
             line: "GET /shares",
             id: "listShares",
@@ -181,7 +182,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, shares::grant),
+        |request, api| shares::grant.call(request, api),
         Operation {
             line: "PUT /shares/{user}",
             id: "grantShare",
@@ -198,7 +199,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, shares::revoke),
+        |request, api| shares::revoke.call(request, api),
         Operation {
             line: "DELETE /shares/{user}",
             id: "revokeShare",
@@ -212,7 +213,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, shares::accept),
+        |request, api| shares::accept.call(request, api),
         Operation {
             line: "PUT /shares/received/{owner}",
             id: "acceptShare",
@@ -227,7 +228,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, shares::decline),
+        |request, api| shares::decline.call(request, api),
         Operation {
             line: "DELETE /shares/received/{owner}",
             id: "declineShare",
@@ -242,7 +243,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, probes::livez),
+        |request, api| probes::livez.call(request, api),
         Operation {
             line: "GET /livez",
             id: "isLive",
@@ -255,7 +256,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, probes::readyz),
+        |request, api| probes::readyz.call(request, api),
         Operation {
             line: "GET /readyz",
             id: "isReady",
@@ -268,7 +269,7 @@ static OPERATIONS: [(Handler, Operation); 17] = [
         },
     ),
     (
-        |method| on(method, openapi_document),
+        |request, api| openapi_document.call(request, api),
         Operation {
             line: "GET /openapi.json",
             id: "getOpenapi",
@@ -283,51 +284,28 @@ static OPERATIONS: [(Handler, Operation); 17] = [
     ),
 ];
 
-/// Labels and paths of the HTML pages and their files. The files of a page share a label.
-const PAGES: [(&str, Paths); 5] = [
-    ("/docs", Paths::WithSlash("/docs")),
-    ("/docs/{file}", Paths::Below("/docs/")),
-    ("/", Paths::Exact("/")),
-    ("/console/{file}", Paths::Below("/console/")),
-    ("/favicon.ico", Paths::Exact("/favicon.ico")),
-];
+/// Labels of the HTML pages and their files. The files of a page share a label.
+const PAGES: [&str; 5] = ["/docs", "/docs/{file}", "/", "/console/{file}", "/favicon.ico"];
 
-enum Paths {
-    Exact(&'static str),
-    /// With or without a slash at the end.
-    WithSlash(&'static str),
-    /// One segment behind the prefix.
-    Segment(&'static str),
-    /// Everything behind the prefix.
-    Below(&'static str),
-}
-
-impl Paths {
-    fn contain(&self, path: &str) -> bool {
-        match self {
-            Self::Exact(exact) => path == *exact,
-            Self::WithSlash(exact) => path.strip_suffix('/').unwrap_or(path) == *exact,
-            Self::Segment(prefix) => {
-                path.strip_prefix(prefix).is_some_and(|segment| !segment.is_empty() && !segment.contains('/'))
-            }
-            Self::Below(prefix) => path.starts_with(prefix),
+/// Checks that a path is one of those with this label, in which `{…}` stands for one segment.
+fn has_label(path: &str, label: &str) -> bool {
+    match label.split_once('{') {
+        None => path == label,
+        Some((prefix, _)) => {
+            path.strip_prefix(prefix).is_some_and(|segment| !segment.is_empty() && !segment.contains('/'))
         }
     }
 }
 
-/// Iterates over labels and paths of all routes. The label of an operation is its path in the OpenAPI document; a path with
-/// several methods occurs as often.
-fn routes() -> impl Iterator<Item = (&'static str, Paths)> {
-    let operations = OPERATIONS.iter().map(|(_, operation)| {
-        let label = operation.path();
-        (label, label.split_once('{').map_or(Paths::Exact(label), |(prefix, _)| Paths::Segment(prefix)))
-    });
-    operations.chain(PAGES)
+/// Iterates over the labels of all routes. The label of an operation is its path in the OpenAPI document; one with several methods
+/// occurs as often.
+fn route_labels() -> impl Iterator<Item = &'static str> {
+    OPERATIONS.iter().map(|(_, operation)| operation.path()).chain(PAGES)
 }
 
 /// Returns the labels of all routes; the last is for paths without a route.
 pub(crate) fn labels() -> Vec<&'static str> {
-    let mut labels: Vec<_> = routes().map(|(label, _)| label).collect();
+    let mut labels: Vec<_> = route_labels().collect();
     labels.sort_unstable();
     labels.dedup();
     labels.push(NO_ROUTE);
@@ -336,12 +314,13 @@ pub(crate) fn labels() -> Vec<&'static str> {
 
 /// Returns the label of a path's route.
 pub(crate) fn label_of(path: &str) -> &'static str {
-    routes().find(|(_, paths)| paths.contain(path)).map_or(NO_ROUTE, |(label, _)| label)
+    let path = if path == "/docs/" { "/docs" } else { path };
+    route_labels().find(|label| has_label(path, label)).unwrap_or(NO_ROUTE)
 }
 
 /// Returns true for the labels of probes and static files.
 pub(crate) fn is_routine(label: &str) -> bool {
-    probes::PATHS.contains(&label) || PAGES.iter().any(|(page, _)| *page == label)
+    probes::PATHS.contains(&label) || PAGES.contains(&label)
 }
 
 /// Returns the OpenAPI document.
@@ -356,32 +335,42 @@ async fn openapi_document(_: Public, request: HeaderMap) -> Response {
     DOCUMENT.respond(&request).await
 }
 
-/// Returns the router. With `sign_in`, users of the console can sign in with that issuer.
-pub(crate) fn router(state: AppState, console: bool, sign_in: Option<&SignIn>) -> Router {
-    let docs = web::docs_routes(console);
-    let console = if console { web::console_routes(sign_in) } else { Router::new() };
-    let operations = OPERATIONS.iter().fold(Router::new(), |router, (handler, operation)| {
-        let method = MethodFilter::try_from(operation.method()).unwrap_or(MethodFilter::GET);
-        router.route(operation.path(), handler(method))
-    });
-    operations
-        .merge(docs)
-        .merge(console)
-        .fallback(no_route)
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(state)
+/// Returns the function that responds to requests. With `sign_in`, users of the console can sign in with that issuer.
+pub(crate) fn respond(api: &'static Api, console: bool, sign_in: Option<&SignIn>) -> Respond {
+    let console_files = console.then(|| web::console_files(sign_in)).into_iter().flatten();
+    let files: &'static [PageFile] = Vec::leak(web::docs_files(console).chain(console_files).collect());
+    Box::new(move |request| call_handler(request, api, files))
+}
+
+fn call_handler(request: Request, api: &'static Api, files: &'static [PageFile]) -> BoxFuture<'static, Response> {
+    let path = request.uri().path();
+    let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
+    let operations = || OPERATIONS.iter().filter(|(_, operation)| has_label(path, operation.path()));
+    if let Some((call, _)) = operations().find(|(_, operation)| operation.method() == method) {
+        return call(request, api);
+    }
+    let mut methods: Vec<_> = operations().map(|(_, operation)| operation.method()).collect();
+    if let Some(file) = files.iter().find(|file| file.path == path) {
+        if method == "GET" {
+            let serve = async move |_: Public, request: HeaderMap| file.respond(&request).await;
+            return serve.call(request, api);
+        }
+        methods.push("GET");
+    }
+    if methods.is_empty() {
+        return no_route.call(request, api);
+    }
+    let allowed = methods.join(",").replace("GET", "GET,HEAD");
+    // Requires a token, too.
+    let not_allowed = async move |_: Caller<NoScopeRequired>| ApiError::MethodNotAllowed(allowed);
+    not_allowed.call(request, api)
 }
 
 /// Requires a token, so that other clients do not learn which paths exist.
 async fn no_route(_: Caller<NoScopeRequired>, uri: Uri) -> ApiError {
     let without_slash = uri.path().strip_suffix('/').map_or(NO_ROUTE, label_of);
-    let is_page = PAGES.iter().any(|(page, _)| *page == without_slash);
-    if without_slash == NO_ROUTE || is_page { ApiError::NoRoute } else { ApiError::SlashAtEnd }
-}
-
-/// Leaves the methods out: the router adds `Allow`, from which `name_allowed_methods` fills them in.
-async fn method_not_allowed(_: Caller<NoScopeRequired>) -> ApiError {
-    ApiError::MethodNotAllowed(String::new())
+    let is_operation = without_slash != NO_ROUTE && !PAGES.contains(&without_slash);
+    if is_operation { ApiError::SlashAtEnd } else { ApiError::NoRoute }
 }
 
 #[cfg(test)]
@@ -407,7 +396,8 @@ mod tests {
             ("/shares/received/ada", "/shares/received/{owner}"),
             ("/docs/", "/docs"),
             ("/docs/page.css", "/docs/{file}"),
-            ("/console/a/b", "/console/{file}"),
+            ("/console/app.js", "/console/{file}"),
+            ("/console/a/b", NO_ROUTE),
             ("/nothing", NO_ROUTE),
         ] {
             assert_eq!(label_of(path), label, "{path}");

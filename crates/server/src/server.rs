@@ -11,7 +11,7 @@ use crate::api::{Api, Cors};
 use crate::auth::{Auth, Issuer};
 use crate::observe::{Collector, Observe};
 use crate::options::{ApiLimits, AuthLimits, TransportLimits};
-use crate::request_handler::{AppState, HandlerOptions, RequestHandler};
+use crate::request_handler::{HandlerOptions, RequestHandler};
 use crate::routes;
 use crate::transport::{self, ShutdownOutcome, Tls, Transport, TrustedProxies};
 use crate::web::SignIn;
@@ -39,7 +39,8 @@ pub struct ServerSettings {
 /// The service on a store.
 #[derive(Clone, Copy)]
 pub struct Server {
-    pub(crate) state: AppState,
+    api: &'static Api,
+    observe: &'static Observe,
     pub(crate) store: &'static Arc<Store>,
     options: HandlerOptions,
     sign_in: Option<&'static SignIn>,
@@ -50,16 +51,14 @@ impl Server {
     pub fn new(store: Arc<Store>, settings: ServerSettings) -> Self {
         let ServerSettings { transport, trusted_proxies, auth, api, issuer, cors, console, hsts, sign_in, collector } =
             settings;
-        let state = AppState {
-            transport: leak(Transport::new(transport, trusted_proxies)),
-            observe: leak(Observe::new(routes::labels(), collector)),
-            auth: leak(Auth::new(Arc::clone(&store), issuer, &auth)),
-            api: leak(Api::new(Arc::clone(&store), api)),
-        };
+        let transport = leak(Transport::new(transport, trusted_proxies));
+        let auth = Auth::new(Arc::clone(&store), issuer, &auth);
+        let api = leak(Api::new(Arc::clone(&store), transport, auth, api));
+        let observe = leak(Observe::new(routes::labels(), collector));
         let cors = cors.map(leak);
         let options =
             HandlerOptions { cors, console, hsts, label_of: routes::label_of, is_routine: routes::is_routine };
-        Self { state, store: leak(store), options, sign_in: sign_in.map(leak) }
+        Self { api, observe, store: leak(store), options, sign_in: sign_in.map(leak) }
     }
 
     /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
@@ -73,20 +72,21 @@ impl Server {
         tls: Option<Arc<Tls>>,
         shutdown: BoxFuture<'static, ()>,
     ) -> BoxFuture<'_, ShutdownOutcome> {
-        let router = routes::router(self.state, self.options.console, self.sign_in);
-        let handler = Arc::new(RequestHandler::new(self.state, self.options, router));
-        Box::pin(transport::serve(listener, tls, self.state.transport, handler, shutdown))
+        let Self { api, observe, options, sign_in, .. } = *self;
+        let respond = routes::respond(api, options.console, sign_in);
+        let handler = Arc::new(RequestHandler { api, observe, options, respond });
+        Box::pin(transport::serve(listener, tls, api.transport, handler, shutdown))
     }
 
     /// Waits for the changes of tokens and shares in progress. They continue after their clients have disconnected.
     pub async fn finish_account_changes(&self) {
-        self.state.api.account_changes.finish().await;
+        self.api.account_changes.finish().await;
     }
 
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
     pub fn flush_traces(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            if let Some(tracer) = &self.state.observe.tracer {
+            if let Some(tracer) = &self.observe.tracer {
                 tracer.finish().await;
             }
         })
@@ -94,14 +94,14 @@ impl Server {
 
     /// Writes the metrics of the service; the store writes its own.
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        let AppState { transport, observe, auth, api, .. } = self.state;
+        let Self { api, observe, .. } = self;
         observe.requests.write(exposition);
         api.write_streaming_metrics(exposition);
         observe.connections.write(exposition);
-        auth.write_failure_metrics(exposition);
-        transport.write_metrics(exposition);
+        api.auth.write_failure_metrics(exposition);
+        api.transport.write_metrics(exposition);
         api.write_metrics(exposition);
-        auth.sessions.write_metrics(exposition);
+        api.auth.sessions.write_metrics(exposition);
         if let Some(tracer) = &observe.tracer {
             tracer.write_metrics(exposition);
         }

@@ -5,6 +5,6 @@ mod docs;
 mod static_files;
 
 pub use self::console::SignIn;
-pub(crate) use self::console::{is_navigation, not_found, routes as console_routes};
-pub(crate) use self::docs::routes as docs_routes;
-pub(crate) use self::static_files::StaticFile;
+pub(crate) use self::console::{files as console_files, is_navigation, not_found};
+pub(crate) use self::docs::files as docs_files;
+pub(crate) use self::static_files::{PageFile, StaticFile};

@@ -4,7 +4,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use axum::extract::{FromRef, FromRequestParts};
+use axum::extract::FromRequestParts;
 use axum::response::Response;
 use hyper::http::request::Parts;
 
@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::overload::ChangeKind;
 use super::response::no_content;
 use super::state::Api;
-use crate::auth::{Auth, Caller, RequiredScope, Session, SessionSelector};
+use crate::auth::{Caller, RequiredScope, Session, SessionSelector};
 use crate::observe::Context;
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{Role, UserId, UserName};
@@ -23,25 +23,16 @@ use plantstore_telemetry::logging::AUDIT_LOG;
 pub(crate) struct ChangeAccess<S> {
     pub(super) session: Arc<Session>,
     api: &'static Api,
-    auth: &'static Auth,
     context: Arc<Context>,
     scope: PhantomData<S>,
 }
 
-impl<App, S> FromRequestParts<App> for ChangeAccess<S>
-where
-    &'static Api: FromRef<App>,
-    &'static Auth: FromRef<App>,
-    App: Send + Sync,
-    S: RequiredScope + Send,
-{
+impl<S: RequiredScope + Send> FromRequestParts<&'static Api> for ChangeAccess<S> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let Caller { session, .. } = Caller::<S>::from_request_parts(parts, app).await?;
-        let api = <&'static Api>::from_ref(app);
-        let auth = <&'static Auth>::from_ref(app);
-        Ok(Self { session, api, auth, context: Context::of(parts), scope: PhantomData })
+    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
+        let Caller { session, .. } = Caller::<S>::from_request_parts(parts, api).await?;
+        Ok(Self { session, api, context: Context::of(parts), scope: PhantomData })
     }
 }
 
@@ -93,7 +84,7 @@ impl<S: Send + 'static> ChangeAccess<S> {
             let _place = place;
             let Completed { change, response } = change.await.map_err(|error| self.fail(attempt, error))?;
             if let Some(affected) = self.affected_by(&change) {
-                self.auth.sessions.end(&affected);
+                self.api.auth.sessions.end(&affected);
             }
             self.record(&change);
             Ok(response)

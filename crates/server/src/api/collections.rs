@@ -1,16 +1,15 @@
 //! Access to collections: which plants a request may read or change, and the identity and state of its list. A collection is all
 //! plants of one owner.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use axum::extract::{FromRef, FromRequestParts};
+use axum::extract::FromRequestParts;
 use hyper::http::request::Parts;
 
 use super::error::ApiError;
 use super::representation::EntityTag;
-use crate::auth::{Auth, Caller, RequiredScope, Session};
+use crate::auth::{Caller, Session};
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::{CollectionAccess, Version, WriteContext};
 
@@ -149,7 +148,7 @@ pub(crate) fn one_readable<S>(caller: &Caller<S>, owner: &OwnerParameter) -> Res
 }
 
 /// Returns the context of a write to the owner's plants, if the caller may change them.
-fn write_context(session: &Session, owner: &OwnerParameter) -> Result<WriteContext, ApiError> {
+pub(super) fn write_context(session: &Session, owner: &OwnerParameter) -> Result<WriteContext, ApiError> {
     let user = session.user_id();
     let Some(owner) = &owner.0 else {
         return Ok(WriteContext { user, owner: user });
@@ -166,27 +165,4 @@ fn write_context(session: &Session, owner: &OwnerParameter) -> Result<WriteConte
 fn index_of(session: &Session, owner: &str) -> Result<usize, ApiError> {
     let found = session.collections.binary_search_by(|known| known.owner.as_str().cmp(owner));
     found.map_err(|_| ApiError::NoCollection)
-}
-
-/// An authenticated caller who may change the plants of the requested owner.
-pub(crate) struct WriteAccess<S> {
-    pub(crate) context: WriteContext,
-    pub(crate) owner: OwnerParameter,
-    scope: PhantomData<S>,
-}
-
-impl<App, S> FromRequestParts<App> for WriteAccess<S>
-where
-    &'static Auth: FromRef<App>,
-    App: Send + Sync,
-    S: RequiredScope + Send,
-{
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let caller = Caller::<S>::from_request_parts(parts, app).await?;
-        let owner = OwnerParameter::from_request_parts(parts, app).await?;
-        let context = write_context(&caller.session, &owner)?;
-        Ok(Self { context, owner, scope: PhantomData })
-    }
 }

@@ -189,8 +189,7 @@ impl ApiError {
                 let challenge = format!(r#"Bearer realm="plants", error="insufficient_scope", scope="{name}""#);
                 HeaderValue::try_from(challenge).ok().map(|challenge| (header::WWW_AUTHENTICATE, challenge))
             }
-            // If the methods are not known yet, the router adds `Allow`.
-            Self::MethodNotAllowed(methods) if !methods.is_empty() => {
+            Self::MethodNotAllowed(methods) => {
                 HeaderValue::try_from(methods).ok().map(|methods| (header::ALLOW, methods))
             }
             Self::TooManyFailures(seconds) | Self::TooManyRequests(seconds) => {
@@ -311,17 +310,6 @@ impl From<StoreError> for ApiError {
             StoreError::Internal(_) | StoreError::NewUserName(_) | StoreError::BadRow(_) => Self::Internal(detail),
         }
     }
-}
-
-/// Completes a 405 error with the methods that the router has put into `Allow`, and removes `Allow` from other responses, because
-/// the router adds it to all responses of its fallback.
-pub(crate) fn name_allowed_methods(mut response: Response) -> Response {
-    let allowed = response.headers_mut().remove(header::ALLOW);
-    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
-        return response;
-    }
-    let methods = allowed.as_ref().and_then(|methods| methods.to_str().ok()).unwrap_or_default();
-    ApiError::MethodNotAllowed(methods.to_owned()).into_response()
 }
 
 impl From<AuthError> for ApiError {

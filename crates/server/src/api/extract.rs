@@ -1,25 +1,48 @@
-//! Capacity, path and body as handler arguments. An incomplete body is rejected here. Other errors are passed to the handler,
+//! Access to plants, capacity, path and body as handler arguments. An incomplete body is rejected here. Other errors are passed to the handler,
 //! which may have to store the rejection under an idempotency key.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
+use std::marker::PhantomData;
 
 use axum::body::Body;
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
 use hyper::http::request::Parts;
+use percent_encoding::percent_decode_str;
 
+use super::collections::{OwnerParameter, write_context};
 use super::error::ApiError;
 use super::state::Api;
+use crate::auth::{Caller, RequiredScope};
 use crate::observe::Context;
 use plantstore_model::body::BodyError;
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError};
 use plantstore_model::user::UserName;
-use plantstore_store::{ReservedPlace, StoreError};
+use plantstore_store::{ReservedPlace, StoreError, WriteContext};
 
 /// Maximum number of bytes of an oversized body that are read and discarded, so that the connection stays usable.
 const DISCARD_MAX: usize = 1 << 20;
+
+/// An authenticated caller who may change the plants of the requested owner.
+pub(crate) struct WriteAccess<S> {
+    pub(crate) context: WriteContext,
+    pub(crate) owner: OwnerParameter,
+    scope: PhantomData<S>,
+}
+
+impl<S: RequiredScope + Send> FromRequestParts<&'static Api> for WriteAccess<S> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
+        let caller = Caller::<S>::from_request_parts(parts, api).await?;
+        let owner = OwnerParameter::from_request_parts(parts, api).await?;
+        let context = write_context(&caller.session, &owner)?;
+        Ok(Self { context, owner, scope: PhantomData })
+    }
+}
 
 /// Rejects the request if the runtime is saturated. An argument after the caller, as [`WriteCapacity`], so that a request for which
 /// there is no capacity is rejected before its body is read and parsed.
@@ -27,14 +50,10 @@ pub(crate) struct ReadCapacity {
     _place: Option<ReservedPlace>,
 }
 
-impl<App: Send + Sync> FromRequestParts<App> for ReadCapacity
-where
-    &'static Api: FromRef<App>,
-{
+impl FromRequestParts<&'static Api> for ReadCapacity {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let api = <&'static Api>::from_ref(app);
+    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
         let place = api.saturation.admit(parts).inspect_err(|_| api.reads_shed.count())?;
         Ok(Self { _place: place })
     }
@@ -48,14 +67,10 @@ pub(crate) struct WriteCapacity {
     _place: Option<ReservedPlace>,
 }
 
-impl<App: Send + Sync> FromRequestParts<App> for WriteCapacity
-where
-    &'static Api: FromRef<App>,
-{
+impl FromRequestParts<&'static Api> for WriteCapacity {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let api = <&'static Api>::from_ref(app);
+    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
         let has_place = Context::of(parts).user_id().is_some_and(|user| api.store.has_write_capacity(user));
         let place = if has_place { api.saturation.admit(parts) } else { Err(StoreError::Overloaded) };
         Ok(Self { _place: place.map_err(|error| api.write_error(error))? })
@@ -80,14 +95,11 @@ impl PlantBody {
     }
 }
 
-impl<App: Send + Sync> FromRequest<App> for PlantBody
-where
-    &'static Api: FromRef<App>,
-{
+impl FromRequest<&'static Api> for PlantBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let (parts, bytes) = receive(request, <&'static Api>::from_ref(app)).await?;
+    async fn from_request(request: Request, api: &&'static Api) -> Result<Self, ApiError> {
+        let (parts, bytes) = receive(request, api).await?;
         let checked_type = check_type(&bytes, &parts.headers);
         Ok(Self { bytes, checked_type })
     }
@@ -96,14 +108,11 @@ where
 /// The body of a request, which has the media type of JSON. Consumes the body, so it is a handler's last argument.
 pub(crate) struct JsonBody(pub(crate) Bytes);
 
-impl<App: Send + Sync> FromRequest<App> for JsonBody
-where
-    &'static Api: FromRef<App>,
-{
+impl FromRequest<&'static Api> for JsonBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let (parts, bytes) = receive(request, <&'static Api>::from_ref(app)).await?;
+    async fn from_request(request: Request, api: &&'static Api) -> Result<Self, ApiError> {
+        let (parts, bytes) = receive(request, api).await?;
         check_type(&bytes, &parts.headers).map(|()| Self(bytes))
     }
 }
@@ -171,16 +180,21 @@ fn is_utf_8(parameter: &str) -> bool {
         || ["utf-8", "utf8", "us-ascii"].iter().any(|known| charset.eq_ignore_ascii_case(known))
 }
 
+/// Decodes the last segment of the path of a request; `None` if it is not text.
+fn last_segment(parts: &Parts) -> Option<Cow<'_, str>> {
+    let segment = parts.uri.path().rsplit('/').next()?;
+    percent_decode_str(segment).decode_utf8().ok()
+}
+
 /// The id in the path of a request, if it is valid.
 pub(crate) struct PathId(pub(crate) Result<PlantId, ApiError>);
 
 impl<App: Send + Sync> FromRequestParts<App> for PathId {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Infallible> {
-        // Fails when the path does not decode to text.
-        let text = Path::<String>::from_request_parts(parts, app).await.map_err(|_| PlantIdError::NotAnInteger);
-        Ok(Self(text.and_then(|Path(id)| PlantId::parse(&id)).map_err(ApiError::BadPathId)))
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, Infallible> {
+        let id = last_segment(parts).ok_or(PlantIdError::NotAnInteger).and_then(|id| PlantId::parse(&id));
+        Ok(Self(id.map_err(ApiError::BadPathId)))
     }
 }
 
@@ -190,10 +204,8 @@ pub(crate) struct PathUser(pub(crate) UserName);
 impl<App: Send + Sync> FromRequestParts<App> for PathUser {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        // Fails when the path does not decode to text.
-        let text = Path::<String>::from_request_parts(parts, app).await.ok();
-        let name = text.and_then(|Path(name)| UserName::parse(&name).ok());
+    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+        let name = last_segment(parts).and_then(|name| UserName::parse(&name).ok());
         name.map(Self).ok_or(ApiError::BadRequest(
             "a user name in the path has 1 to 255 characters, none of them white space, invisible or a control character",
         ))

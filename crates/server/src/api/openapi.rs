@@ -121,7 +121,7 @@ pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> V
     let mut responses = ErrorResponses::new();
     for operation in operations {
         let path = paths.entry(operation.path()).or_insert_with(|| json!({}));
-        path[operation.method().as_str().to_lowercase()] = describe(operation, &mut responses);
+        path[operation.method().to_lowercase()] = describe(operation, &mut responses);
         bodies.extend(operation.takes);
         bodies.extend(operation.returns.body());
     }

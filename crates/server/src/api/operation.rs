@@ -1,6 +1,6 @@
-//! The description of an operation, from which the router, the labels and the OpenAPI document are made.
+//! The description of an operation, by which requests are dispatched and from which the OpenAPI document is made.
 
-use hyper::{Method, StatusCode};
+use hyper::StatusCode;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
@@ -12,7 +12,7 @@ pub(super) const PLANTS: &str = "plants";
 pub(super) const SELF_SERVICE: &str = "self-service";
 pub(super) const SERVICE: &str = "service";
 
-/// An operation of the API, as the router, the labels and the document have it.
+/// An operation of the API, as the route table has it.
 pub(crate) struct Operation {
     /// Method and path, separated by a space.
     pub(crate) line: &'static str,
@@ -59,8 +59,8 @@ impl Operation {
         }
     }
 
-    pub(crate) fn method(&self) -> Method {
-        self.line.split(' ').next().and_then(|method| method.parse().ok()).unwrap_or_default()
+    pub(crate) fn method(&self) -> &'static str {
+        self.line.split_once(' ').map_or("", |(method, _)| method)
     }
 
     pub(crate) fn path(&self) -> &'static str {

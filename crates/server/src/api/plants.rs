@@ -7,9 +7,9 @@ use hyper::header::{HeaderValue, LOCATION};
 use serde_json::{Value, json};
 use utoipa::PartialSchema as _;
 
-use super::collections::{OwnerParameter, WriteAccess, one_readable, readable};
+use super::collections::{OwnerParameter, one_readable, readable};
 use super::error::ApiError;
-use super::extract::{PathId, PlantBody, ReadCapacity, WriteCapacity};
+use super::extract::{PathId, PlantBody, ReadCapacity, WriteAccess, WriteCapacity};
 use super::idempotency::RequestKey;
 use super::listing::{ListQuery, PlantQuery, list_plants, read_plant};
 use super::response::{self, no_content, serialize};

@@ -8,7 +8,6 @@ use super::error::ApiError;
 use super::response::uncached_json;
 use super::state::Api;
 use crate::auth::Public;
-use crate::transport::Transport;
 
 /// Paths that are exempt from the limit on HTTP/2 streams.
 pub(crate) const PATHS: [&str; 2] = ["/livez", "/readyz"];
@@ -19,14 +18,10 @@ pub(crate) async fn livez(_: Public) -> Response {
 }
 
 /// `GET /readyz`
-pub(crate) async fn readyz(
-    State(api): State<&'static Api>,
-    State(transport): State<&'static Transport>,
-    _: Public,
-) -> Result<Response, ApiError> {
+pub(crate) async fn readyz(State(api): State<&'static Api>, _: Public) -> Result<Response, ApiError> {
     // A shutdown may begin during the check of the store, so it is looked at again.
-    let checked = if transport.is_draining() { Ok(()) } else { api.readiness.check(&api.store).await };
-    if transport.is_draining() {
+    let checked = if api.transport.is_draining() { Ok(()) } else { api.readiness.check(&api.store).await };
+    if api.transport.is_draining() {
         return Err(ApiError::Draining);
     }
     checked?;

@@ -2,16 +2,21 @@
 
 use std::sync::Arc;
 
+use axum::extract::FromRef;
 use plantstore_store::{Store, StoreError};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
 use super::error::ApiError;
 use super::listing::cache::ListCache;
 use super::overload::{AccountChanges, ReadLimiter, RejectionDelay, Saturation};
+use crate::auth::Auth;
 use crate::observe::Readiness;
 use crate::options::ApiLimits;
+use crate::transport::Transport;
 
 pub(crate) struct Api {
+    pub(crate) transport: &'static Transport,
+    pub(crate) auth: Auth,
     pub(super) store: Arc<Store>,
     pub(super) limits: ApiLimits,
     pub(super) lists: ListCache,
@@ -26,10 +31,18 @@ pub(crate) struct Api {
     pub(super) readiness: Readiness,
 }
 
+impl FromRef<&'static Api> for &'static Auth {
+    fn from_ref(api: &&'static Api) -> Self {
+        &api.auth
+    }
+}
+
 impl Api {
     /// Creates the state. Must be called in the runtime that handles the requests.
-    pub(crate) fn new(store: Arc<Store>, limits: ApiLimits) -> Self {
+    pub(crate) fn new(store: Arc<Store>, transport: &'static Transport, auth: Auth, limits: ApiLimits) -> Self {
         Self {
+            transport,
+            auth,
             lists: ListCache::new(limits.list_cache_bytes),
             read_limiter: ReadLimiter::new(&limits),
             saturation: Saturation::of_current_runtime(),

@@ -21,9 +21,6 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 pub(crate) trait Handler: Send + Sync + 'static {
     type Body: ResponseBody;
 
-    /// Returns a handler for a new connection.
-    fn for_connection(&self) -> Arc<Self>;
-
     fn handle(
         self: Arc<Self>,
         request: Request<Body>,

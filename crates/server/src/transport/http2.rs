@@ -224,10 +224,7 @@ async fn serve_request<H: Handler>(
     // HTTP/2 forbids the field.
     head.headers.remove(CONNECTION);
     let ends = body.is_end_stream();
-    if has_no_content(&head) {
-        // The router has added it.
-        head.headers.remove(CONTENT_LENGTH);
-    } else if let Some(length) = body.size_hint().exact().filter(|_| !ends) {
+    if let Some(length) = body.size_hint().exact().filter(|_| !ends) {
         head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
     }
     // Fails when the client has gone.
@@ -236,12 +233,6 @@ async fn serve_request<H: Handler>(
     {
         send(body, stream, Window::new(transport, &streams)).await;
     }
-}
-
-/// Returns true if responses with this status have no body. In a 304, `Content-Length` would describe the body of the 200
-/// response (RFC 9110, 8.6).
-fn has_no_content(head: &hyper::http::response::Parts) -> bool {
-    matches!(head.status.as_u16(), 204 | 304)
 }
 
 /// Returns the length of the body that a request announces.

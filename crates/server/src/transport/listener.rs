@@ -63,7 +63,7 @@ pub(crate) async fn serve<H: Handler>(
                         let peer = Peer {
                             client: client.ip(),
                             transport,
-                            handler: handler.for_connection(),
+                            handler: Arc::clone(&handler),
                             phase: phases.clone(),
                         };
                         let connection = serve_connection(stream, tls.clone(), peer);

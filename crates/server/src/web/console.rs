@@ -1,13 +1,12 @@
 //! The web console: a page at `/` that is an ordinary client of the API. Its files are part of the binary.
 
-use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 
-use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile, add_policy};
+use super::static_files::{HTML, PageFile, SCRIPT, STYLE, StaticFile, add_policy};
 use crate::api::{ApiError, accepts_html};
 use crate::auth::IssuerUrl;
 
@@ -64,8 +63,8 @@ impl SignIn {
     }
 }
 
-/// Returns the routes of the console's files. With `sign_in`, the console offers to sign in with that issuer and may connect to it.
-pub(crate) fn routes<App: Clone + Send + Sync + 'static>(sign_in: Option<&SignIn>) -> Router<App> {
+/// Returns the console's files. With `sign_in`, the console offers to sign in with that issuer and may connect to it.
+pub(crate) fn files(sign_in: Option<&SignIn>) -> impl Iterator<Item = PageFile> + use<> {
     let assets = [
         asset!("index.html", HTML, "/"),
         asset!("style.css", STYLE),
@@ -74,7 +73,8 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>(sign_in: Option<&SignIn
         asset!("theme.js", SCRIPT),
         ("/console/app.js", StaticFile::new(join_modules(&settings_module(sign_in), &MODULES), SCRIPT)),
     ];
-    static_files::routes(assets, &policy(sign_in))
+    let policy = policy(sign_in);
+    assets.into_iter().map(move |(path, file)| PageFile { path, file, policy: policy.clone() })
 }
 
 /// Joins the modules into one, so that a browser loads them with one request. They share its scope, so imports are left out.

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use axum::Router;
 use hyper::header::HeaderValue;
 
-use super::static_files::{self, HTML, SCRIPT, STYLE, StaticFile};
+use super::static_files::{HTML, PageFile, SCRIPT, STYLE, StaticFile};
 
 /// Content security policy: scripts, styles and requests only from and to this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
@@ -15,8 +14,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// The page's link to the console.
 const BACK: &str = r#"<a href="/">Back to the plants</a>"#;
 
-/// Returns the routes of the page and its files. They are for people, so the OpenAPI document does not describe them.
-pub(crate) fn routes<App: Clone + Send + Sync + 'static>(console: bool) -> Router<App> {
+/// Returns the page and its files. They are for people, so the OpenAPI document does not describe them.
+pub(crate) fn files(console: bool) -> impl Iterator<Item = PageFile> {
     let html = include_str!("docs/index.html").replace(BACK, if console { BACK } else { "" });
     let page = || StaticFile::new(html.clone(), HTML);
     let files = [
@@ -29,7 +28,7 @@ pub(crate) fn routes<App: Clone + Send + Sync + 'static>(console: bool) -> Route
         ("/docs/swagger-ui-bundle.js", swagger_file("swagger-ui-bundle.js", SCRIPT)),
         ("/docs/favicon-32x32.png", swagger_file("favicon-32x32.png", "image/png")),
     ];
-    static_files::routes(files, &HeaderValue::from_static(POLICY))
+    files.into_iter().map(|(path, file)| PageFile { path, file, policy: HeaderValue::from_static(POLICY) })
 }
 
 /// Returns a file of Swagger UI.

@@ -2,12 +2,9 @@
 //! clients that accept gzip.
 
 use std::io::Write as _;
-use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::response::Response;
-use axum::routing::get;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -15,7 +12,6 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::OnceCell;
 
 use crate::api::{EntityTag, IfNoneMatch, accepts_gzip, not_modified};
-use crate::auth::Public;
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
 pub(super) const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -87,21 +83,19 @@ fn compress(bytes: &[u8]) -> Option<Representation> {
     (compressed.len() < bytes.len()).then(|| Representation::new(compressed.into()))
 }
 
-/// Returns the routes of a page and its files, with this content security policy. They contain no secret and need no token.
-pub(super) fn routes<App: Clone + Send + Sync + 'static>(
-    files: impl IntoIterator<Item = (&'static str, StaticFile)>,
-    policy: &HeaderValue,
-) -> Router<App> {
-    files.into_iter().fold(Router::new(), |router, (path, file)| {
-        let file = Arc::new(file);
-        let policy = policy.clone();
-        let serve = async move |_: Public, request: HeaderMap| {
-            let mut response = file.respond(&request).await;
-            add_policy(response.headers_mut(), policy);
-            response
-        };
-        router.route(path, get(serve))
-    })
+/// A file at a path, with the content security policy of its page. It contains no secret and needs no token.
+pub(crate) struct PageFile {
+    pub(crate) path: &'static str,
+    pub(super) file: StaticFile,
+    pub(super) policy: HeaderValue,
+}
+
+impl PageFile {
+    pub(crate) async fn respond(&self, request: &HeaderMap) -> Response {
+        let mut response = self.file.respond(request).await;
+        add_policy(response.headers_mut(), self.policy.clone());
+        response
+    }
 }
 
 /// Adds the header fields that restrict what a browser lets the page do.
