@@ -232,8 +232,6 @@ impl ConnectionMetrics {
                 CloseReason::Malformed => self.malformed.count(),
                 CloseReason::Stalled => self.stalled.count(),
                 CloseReason::ProtocolViolation => self.misuse.count(),
-                // The connection goes on.
-                CloseReason::SwitchToHttp2 => {}
             },
         }
     }

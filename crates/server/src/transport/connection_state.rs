@@ -25,6 +25,12 @@ pub(super) enum Phase {
     Busy,
 }
 
+/// The protocol of a connection, from ALPN or from its first bytes.
+pub(super) enum Protocol {
+    Http1(Phase),
+    Http2,
+}
+
 /// The reason why the server ends a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CloseReason {
@@ -39,8 +45,6 @@ pub(crate) enum CloseReason {
     Stalled,
     /// The client violated HTTP/2, or sent too many control frames.
     ProtocolViolation,
-    /// The client speaks HTTP/2. Only the HTTP/1.1 part ends; the connection continues.
-    SwitchToHttp2,
 }
 
 impl CloseReason {
@@ -49,19 +53,14 @@ impl CloseReason {
         match self {
             Self::HeadTimeout => Some(Rejection::HeadTimeout),
             // Hyper has responded to the last two, as far as it does.
-            Self::Idle
-            | Self::Stalled
-            | Self::ProtocolViolation
-            | Self::SwitchToHttp2
-            | Self::HeadTooLarge
-            | Self::Malformed => None,
+            Self::Idle | Self::Stalled | Self::ProtocolViolation | Self::HeadTooLarge | Self::Malformed => None,
         }
     }
 }
 
 impl ConnectionState {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Inner { phase: Phase::New(Instant::now()), close_reason: None, lingers: false }))
+    pub(super) fn new(phase: Phase) -> Self {
+        Self(Mutex::new(Inner { phase, close_reason: None, lingers: false }))
     }
 
     fn state(&self) -> MutexGuard<'_, Inner> {

@@ -1,9 +1,8 @@
 //! HTTP/1.1: a connection and its requests, under deadlines.
 //!
 //! The HTTP library reads and writes through an [`Http1Stream`], which knows from the [`ConnectionState`] whether a request is
-//! awaited, arriving or in flight, and ends the connection when the deadline of that phase passes. It also detects the first
-//! bytes of HTTP/2, which costs a connection that speaks HTTP/1.1 one comparison. Hyper itself responds to bytes that it cannot
-//! parse as a request, with a bare 400 or 431.
+//! awaited, arriving or in flight, and ends the connection when the deadline of that phase passes. Hyper itself responds to bytes
+//! that it cannot parse as a request, with a bare 400 or 431.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,17 +26,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection_state::{CloseReason, ConnectionState, Phase, Rejection};
 use super::handler::{ConnectionEvent, Handler, Peer, RequestInfo};
-use super::http2::PREFACE;
 use super::state::{InFlightRequest, ShutdownPhase, Transport};
 use super::stream::{Stream, Timer};
 
 /// Maximum size of the write buffer of a connection in bytes. While it is full, no more of a response is produced.
 const WRITE_BUFFER_MAX: usize = 16 * 1024;
 
-/// Serves a connection. If the stream detects that the client speaks HTTP/2, returns it and the bytes that were read from it.
-pub(super) async fn serve_http1<H: Handler>(stream: Http1Stream, peer: &Peer<H>) -> Option<(Stream, Vec<u8>)> {
-    let Peer { client, transport, ref handler, ref phase } = *peer;
+/// Serves a connection. `phase` is its state so far.
+pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: &Peer<H>) {
+    let Peer { client, transport, ref handler, phase: ref shutdown } = *peer;
     let limits = &transport.limits;
+    let stream = Http1Stream::new(stream, transport, phase);
     let state = Arc::clone(&stream.connection);
     let service = service_fn(|request: Request<Incoming>| {
         respond(Arc::clone(handler), Arc::clone(&state), transport, request, client).map(Ok::<_, Infallible>)
@@ -56,7 +55,7 @@ pub(super) async fn serve_http1<H: Handler>(stream: Http1Stream, peer: &Peer<H>)
     }
     let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
     // In a set, which polls the future only when it is woken: polling it takes a lock that all connections share.
-    let mut closing = FuturesUnordered::from_iter([ShutdownPhase::Closing.reached(phase.clone())]);
+    let mut closing = FuturesUnordered::from_iter([ShutdownPhase::Closing.reached(shutdown.clone())]);
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
@@ -67,10 +66,7 @@ pub(super) async fn serve_http1<H: Handler>(stream: Http1Stream, peer: &Peer<H>)
     };
     let parts = Pin::into_inner(connection).into_parts();
     let mut reason = state.close_reason();
-    let Http1Stream { stream, held, .. } = parts.io.into_inner();
-    if let Some(CloseReason::SwitchToHttp2) = reason {
-        return Some((stream, held));
-    }
+    let Http1Stream { stream, .. } = parts.io.into_inner();
     if let Err(error) = ended {
         tracing::debug!(%error, %client, "connection closed early");
         reason = reason.or_else(|| early_close_reason(&error, &stream));
@@ -86,7 +82,6 @@ pub(super) async fn serve_http1<H: Handler>(stream: Http1Stream, peer: &Peer<H>)
     } else if state.lingers() {
         stream.linger().await;
     }
-    None
 }
 
 async fn respond<H: Handler>(
@@ -130,26 +125,16 @@ fn early_close_reason(error: &hyper::Error, stream: &Stream) -> Option<CloseReas
 }
 
 /// A stream with deadlines.
-pub(super) struct Http1Stream {
+struct Http1Stream {
     stream: Stream,
     connection: Arc<ConnectionState>,
     transport: &'static Transport,
     reading: Timer,
-    /// Number of bytes received that match the HTTP/2 preface; `None` once the protocol is known.
-    preface: Option<usize>,
-    /// Bytes that were read and not yet passed on.
-    held: Vec<u8>,
 }
 
 impl Http1Stream {
-    pub(super) fn new(stream: Stream, transport: &'static Transport) -> Self {
-        let connection = Arc::new(ConnectionState::new());
-        Self { stream, connection, transport, reading: Timer::default(), preface: None, held: Vec::new() }
-    }
-
-    /// Detects a client that speaks HTTP/2.
-    pub(super) fn detecting_http2(self) -> Self {
-        Self { preface: Some(0), ..self }
+    fn new(stream: Stream, transport: &'static Transport, phase: Phase) -> Self {
+        Self { stream, connection: Arc::new(ConnectionState::new(phase)), transport, reading: Timer::default() }
     }
 
     /// Returns the time until which something must be read, and the reason for which the connection ends otherwise.
@@ -163,64 +148,18 @@ impl Http1Stream {
         }
     }
 
-    /// Compares the bytes that were just read, behind the first `before` of the buffer, with the preface of HTTP/2. As long as
-    /// they may be its beginning, and when they are, they are held back.
-    fn detect_protocol(&mut self, seen: usize, buffer: &mut ReadBuf<'_>, before: usize) -> Detected {
-        let fresh = &buffer.filled()[before..];
-        let alike = fresh.iter().zip(&PREFACE[seen..]).take_while(|(byte, expected)| byte == expected).count();
-        let detected = match seen + alike {
-            all if all == PREFACE.len() => Detected::Http2,
-            some if alike == fresh.len() && alike > 0 => {
-                self.preface = Some(some);
-                buffer.set_filled(before);
-                return Detected::NotYet;
-            }
-            _ => Detected::Http1,
-        };
-        self.preface = None;
-        if seen > 0 || matches!(detected, Detected::Http2) {
-            self.held = [&PREFACE[..seen], fresh].concat();
-            buffer.set_filled(before);
-        }
-        detected
-    }
-
     fn end(&self, reason: CloseReason, error: io::ErrorKind) -> Poll<io::Result<()>> {
         self.connection.close(reason);
         Poll::Ready(Err(error.into()))
     }
-
-    fn pass_on(&mut self, buffer: &mut ReadBuf<'_>) {
-        let length = self.held.len().min(buffer.remaining());
-        buffer.put_slice(&self.held[..length]);
-        self.held.drain(..length);
-    }
-}
-
-/// The protocol, as far as the first bytes of a connection tell.
-enum Detected {
-    NotYet,
-    Http1,
-    Http2,
 }
 
 impl AsyncRead for Http1Stream {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if !self.held.is_empty() {
-            self.pass_on(buffer);
-            return Poll::Ready(Ok(()));
-        }
         let before = buffer.filled().len();
-        while let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(task, buffer) {
+        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(task, buffer) {
             if buffer.filled().len() > before {
                 self.connection.receive();
-            }
-            if let (Ok(()), Some(seen)) = (&read, self.preface) {
-                match self.detect_protocol(seen, buffer, before) {
-                    Detected::NotYet => continue,
-                    Detected::Http1 => self.pass_on(buffer),
-                    Detected::Http2 => return self.end(CloseReason::SwitchToHttp2, io::ErrorKind::Unsupported),
-                }
             }
             return Poll::Ready(read);
         }

@@ -28,7 +28,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::frames::FrameStream;
-pub(super) use self::frames::PREFACE;
 use self::sending::{StreamLimit, Window, send};
 use super::connection_state::{CloseReason, Rejection};
 use super::handler::{ConnectionEvent, Handler, Peer, RequestInfo};
@@ -53,12 +52,12 @@ const FIELD_WEIGHT: usize = 32;
 /// Overhead of a header field in HTTP/1.1 in bytes.
 const FIELD_SEPARATORS: usize = ": \r\n".len();
 
-/// Serves a connection. `read` are the bytes that were already read from it.
-pub(super) async fn serve_http2<H: Handler>(stream: Stream, read: Vec<u8>, peer: Peer<H>) {
+/// Serves a connection.
+pub(super) async fn serve_http2<H: Handler>(stream: Stream, peer: Peer<H>) {
     let Peer { client, transport, handler, phase } = peer;
     let limits = &transport.limits;
     let flood = Arc::new(Notify::new());
-    let (frames, mut returned) = FrameStream::new(stream, read, limits.header_timeout, Arc::clone(&flood));
+    let (frames, mut returned) = FrameStream::new(stream, limits.header_timeout, Arc::clone(&flood));
     let handshake = tokio::select! {
         handshake = timeout(limits.header_timeout, builder(limits).handshake(frames)) => handshake,
         () = ShutdownPhase::Closing.reached(phase.clone()) => return,

@@ -13,15 +13,15 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::connection_state::Rejection;
+use super::connection_state::{Phase, Protocol, Rejection};
 use super::handler::{ConnectionEvent, Handler, Peer};
-use super::http1::{Http1Stream, serve_http1};
+use super::http1::serve_http1;
 use super::http2::serve_http2;
 use super::state::{ClientAddress, Exceeded, ShutdownOutcome, ShutdownPhase, Transport};
 use super::stream::{Socket, Stream};
-use super::tls::{HandshakeError, Protocol, Tls};
+use super::tls::{HandshakeError, Tls};
 
 /// Pause after `accept` has failed, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -123,7 +123,7 @@ async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     if !matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset) {
         tracing::warn!(%error, "cannot accept a connection");
-        tokio::time::sleep(ACCEPT_PAUSE).await;
+        sleep(ACCEPT_PAUSE).await;
     }
 }
 
@@ -156,23 +156,39 @@ async fn serve_connection<H: Handler>(stream: TcpStream, tls: Option<Arc<Tls>>, 
     let transport = peer.transport;
     let handler = Arc::clone(&peer.handler);
     let _open = OpenConnectionGuard::new(&*handler);
-    let socket = Socket::new(stream, transport.limits.write_timeout);
-    let http2 = match tls {
+    let mut socket = Socket::new(stream, transport.limits.write_timeout);
+    let negotiated = match tls {
         None => {
-            let stream = Http1Stream::new(Stream::Plain(socket), transport);
-            let stream = if transport.single_requests { stream } else { stream.detecting_http2() };
-            serve_http1(stream, &peer).await
+            let protocol = detect_protocol(&mut socket, &peer).await;
+            Some((Stream::Plain(socket), protocol))
         }
         // Boxed, because a plain connection does not need the memory.
-        Some(tls) => match Box::pin(handshake(&tls, socket, &peer)).await {
-            Some((stream, Protocol::Http1)) => serve_http1(Http1Stream::new(stream, transport), &peer).await,
-            Some((stream, Protocol::Http2)) => Some((stream, Vec::new())),
-            None => None,
-        },
+        Some(tls) => Box::pin(handshake(&tls, socket, &peer)).await,
     };
-    if let Some((stream, read)) = http2 {
-        Box::pin(serve_http2(stream, read, peer)).await;
+    match negotiated {
+        Some((stream, Protocol::Http1(phase))) => serve_http1(stream, phase, &peer).await,
+        Some((stream, Protocol::Http2)) => Box::pin(serve_http2(stream, peer)).await,
+        None => {}
     }
+}
+
+/// Detects the protocol from the first bytes. HTTP/1.1, with its deadlines, if there are not enough in time.
+async fn detect_protocol<H: Handler>(socket: &mut Socket, peer: &Peer<H>) -> Protocol {
+    let mut phase = Phase::New(Instant::now());
+    let read_preface = async {
+        while !peer.transport.single_requests && socket.may_speak_http2() && socket.read_ahead().await {
+            if let Phase::New(_) = phase {
+                phase = Phase::Head(Instant::now());
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = read_preface => {}
+        () = sleep(peer.transport.limits.header_timeout) => {}
+        () = ShutdownPhase::Closing.reached(peer.phase.clone()) => {}
+    }
+    if socket.speaks_http2() { Protocol::Http2 } else { Protocol::Http1(phase) }
 }
 
 /// Reports a connection as accepted and, when dropped, as closed.

@@ -15,6 +15,9 @@ pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of unread bytes that are discarded.
 const LINGER_BYTES_MAX: usize = 1 << 20;
 
+/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 pub(super) type TlsStream = tokio_rustls::server::TlsStream<Socket>;
 
 pub(super) enum Stream {
@@ -99,6 +102,8 @@ impl AsyncWrite for Stream {
 /// own.
 pub(super) struct Socket {
     stream: TcpStream,
+    /// Bytes that were read to detect the protocol.
+    read_ahead: Vec<u8>,
     write_timeout: Duration,
     writing: Timer,
     /// Time since which no write has succeeded.
@@ -108,7 +113,14 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn new(stream: TcpStream, write_timeout: Duration) -> Self {
-        Self { stream, write_timeout, writing: Timer::default(), stalled: None, timed_out: false }
+        Self {
+            stream,
+            read_ahead: Vec::new(),
+            write_timeout,
+            writing: Timer::default(),
+            stalled: None,
+            timed_out: false,
+        }
     }
 
     /// Returns the first byte without consuming it; `None` if the client has closed the connection.
@@ -116,6 +128,22 @@ impl Socket {
         let mut first = [0];
         let length = self.stream.peek(&mut first).await.ok()?;
         (length > 0).then_some(first[0])
+    }
+
+    /// Returns true as long as the bytes that were read ahead may be the beginning of [`PREFACE`].
+    pub(super) fn may_speak_http2(&self) -> bool {
+        self.read_ahead.len() < PREFACE.len() && PREFACE.starts_with(&self.read_ahead)
+    }
+
+    pub(super) fn speaks_http2(&self) -> bool {
+        self.read_ahead == PREFACE
+    }
+
+    /// Reads some bytes, at most those of [`PREFACE`], which stay readable. Returns false if there are none.
+    pub(super) async fn read_ahead(&mut self) -> bool {
+        let missing = PREFACE.len() - self.read_ahead.len();
+        let read = (&mut self.stream).take(missing as u64).read_buf(&mut self.read_ahead).await;
+        matches!(read, Ok(1..))
     }
 
     /// Returns true if a write failed because the client read nothing for too long.
@@ -126,6 +154,12 @@ impl Socket {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.read_ahead.is_empty() {
+            let length = self.read_ahead.len().min(buffer.remaining());
+            buffer.put_slice(&self.read_ahead[..length]);
+            self.read_ahead.drain(..length);
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(task, buffer)
     }
 }

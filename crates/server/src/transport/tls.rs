@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use rustls::ServerConfig;
@@ -19,6 +20,7 @@ use x509_cert::der::asn1::AnyRef;
 use x509_cert::der::{Decode as _, SliceReader, Tag, Tagged as _};
 use x509_cert::time::Time;
 
+use super::connection_state::{Phase, Protocol};
 use super::stream::{Socket, Stream};
 use plantstore_client::trust;
 use plantstore_telemetry::metrics::Exposition;
@@ -116,16 +118,9 @@ impl Tls {
         let mut stream = self.acceptor.accept(socket).await.map_err(HandshakeError::Failed)?;
         stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_BUFFER_MAX));
         let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
-        let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1 };
+        let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1(Phase::New(Instant::now())) };
         Ok((Stream::Tls(Box::new(stream)), protocol))
     }
-}
-
-/// The protocol that was negotiated with ALPN.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Protocol {
-    Http1,
-    Http2,
 }
 
 pub(super) enum HandshakeError {

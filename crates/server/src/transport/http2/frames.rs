@@ -7,14 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
-use crate::transport::stream::{Stream, Timer};
-
-/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
-pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::transport::stream::{PREFACE, Stream, Timer};
 
 /// Length (3 bytes), type, flags and stream id (4 bytes).
 const FRAME_HEAD: usize = 9;
@@ -27,8 +23,6 @@ const END_HEADERS: u8 = 4;
 pub(super) struct FrameStream {
     /// `None` once it is given back.
     stream: Option<Stream>,
-    /// Bytes that were read before the protocol was known.
-    held: Bytes,
     tracker: FrameTracker,
     timeout: Duration,
     reading: Timer,
@@ -39,16 +33,10 @@ pub(super) struct FrameStream {
 
 impl FrameStream {
     /// `flood` is notified when there are too many control frames. The receiver gets the stream back when this is dropped.
-    pub(super) fn new(
-        stream: Stream,
-        held: Vec<u8>,
-        timeout: Duration,
-        flood: Arc<Notify>,
-    ) -> (Self, oneshot::Receiver<Stream>) {
+    pub(super) fn new(stream: Stream, timeout: Duration, flood: Arc<Notify>) -> (Self, oneshot::Receiver<Stream>) {
         let (give_back, returned) = oneshot::channel();
         let frames = Self {
             stream: Some(stream),
-            held: held.into(),
             tracker: FrameTracker::new(),
             timeout,
             reading: Timer::default(),
@@ -60,16 +48,6 @@ impl FrameStream {
 
     fn stream(&mut self) -> io::Result<Pin<&mut Stream>> {
         self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
-
-    fn poll_bytes(&mut self, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.held.is_empty() {
-            return self.stream()?.poll_read(task, buffer);
-        }
-        let length = self.held.len().min(buffer.remaining());
-        buffer.put_slice(&self.held[..length]);
-        self.held.advance(length);
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -88,7 +66,7 @@ impl AsyncRead for FrameStream {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        if let Poll::Ready(read) = self.poll_bytes(task, buffer) {
+        if let Poll::Ready(read) = self.stream()?.poll_read(task, buffer) {
             self.tracker.follow(&buffer.filled()[before..]);
             if self.tracker.flooded {
                 buffer.set_filled(before);
