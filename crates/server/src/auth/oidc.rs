@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 pub use self::issuer::{IssuerUrl, IssuerUrlError};
 use self::jwt::{Claims, ExpectedClaims, Jwt, TokenError};
-use self::key_cache::{KeyCache, KeyLookupError};
+use self::key_cache::KeyCache;
 pub(crate) use self::keys::KeySet;
 use plantstore_client::trust::{self, TrustError};
 use plantstore_client::{Cleartext, Client, Proxies, Settings};
@@ -123,10 +123,10 @@ impl TokenVerifier {
         let jwt = Jwt::parse(text)?;
         jwt.check(&self.expected, Timestamp::now())?;
         let has_candidate = |keys: &KeySet| keys.candidates(&jwt).next().is_some();
-        let keys = self.key_cache.find(has_candidate).await.map_err(|missing| match missing {
-            KeyLookupError::UnknownKey => TokenError::UnknownKey.into(),
-            KeyLookupError::NoKeys => VerifyError::NoKeys,
-        })?;
+        let Some(keys) = self.key_cache.find(has_candidate).await else {
+            let has_keys = self.key_cache.current().is_some();
+            return Err(if has_keys { TokenError::UnknownKey.into() } else { VerifyError::NoKeys });
+        };
         if !keys.candidates(&jwt).any(|key| key.has_signed(&jwt)) {
             return Err(VerifyError::Invalid(TokenError::Signature, Cacheable::With(keys)));
         }

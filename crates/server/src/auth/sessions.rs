@@ -176,8 +176,12 @@ impl Sessions {
             self.cache_hits.count();
             return Ok(None);
         }
+        self.cache_misses.count();
+        let begun = spans::begin();
         // Boxed, because it is rare, and so the future of every request stays small.
-        match Box::pin(self.open(store, token, &hash, now)).await {
+        let session = Box::pin(self.look_up(store, token, &hash, now)).await;
+        begun.end("authenticate");
+        match session {
             Ok(session) => {
                 let session = Arc::new(session);
                 self.valid.insert(hash, Arc::clone(&session));
@@ -217,21 +221,7 @@ impl Sessions {
         }
     }
 
-    /// Creates a session. Records a span and counts a cache miss.
-    async fn open(
-        &self,
-        store: &Store,
-        token: &str,
-        hash: &TokenHash,
-        checked: Instant,
-    ) -> Result<Session, SessionError> {
-        self.cache_misses.count();
-        let begun = spans::begin();
-        let session = self.look_up(store, token, hash, checked).await;
-        begun.end("authenticate");
-        session
-    }
-
+    /// Creates a session.
     async fn look_up(
         &self,
         store: &Store,

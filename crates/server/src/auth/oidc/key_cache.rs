@@ -48,13 +48,6 @@ struct KeyState {
     requested: Option<Instant>,
 }
 
-pub(super) enum KeyLookupError {
-    /// The issuer has no such key.
-    UnknownKey,
-    /// No fetch has succeeded yet.
-    NoKeys,
-}
-
 impl KeyCache {
     pub(super) fn start(url: IssuerUrl, client: Client) -> Self {
         let (state, _) = watch::channel(KeyState { keys: None, fetching: true, requested: None });
@@ -82,51 +75,33 @@ impl KeyCache {
 
     /// Returns the current keys if they match. Otherwise waits for the fetch in progress, or requests one, unless another was
     /// requested within [`REQUEST_INTERVAL`].
-    pub(super) async fn find(&self, matches: impl Fn(&KeySet) -> bool) -> Result<Arc<KeySet>, KeyLookupError> {
+    pub(super) async fn find(&self, matches: impl Fn(&KeySet) -> bool) -> Option<Arc<KeySet>> {
         let mut state = self.state.subscribe();
         let deadline = Instant::now() + FETCH_TIMEOUT;
         loop {
-            match self.look_up(&matches) {
-                Lookup::Found(keys) => return Ok(keys),
-                Lookup::Pending(missing) if timeout_at(deadline, state.changed()).await.is_err() => {
-                    return Err(missing);
-                }
-                Lookup::Pending(_) => {}
-                Lookup::Failed(missing) => return Err(missing),
+            if let Some(keys) = self.current().filter(|keys| matches(keys)) {
+                return Some(keys);
+            }
+            if !self.request_fetch() || timeout_at(deadline, state.changed()).await.is_err() {
+                // A fetch may have ended since the keys were compared.
+                return self.current().filter(|keys| matches(keys));
             }
         }
     }
 
-    /// Looks up the keys and requests a fetch in one critical section, so that a fetch that ends meanwhile is not missed.
-    fn look_up(&self, matches: impl Fn(&KeySet) -> bool) -> Lookup {
-        let mut result = Lookup::Failed(KeyLookupError::NoKeys);
-        self.state.send_if_modified(|state| {
-            let missing = match &state.keys {
-                Some(keys) if matches(keys) => {
-                    result = Lookup::Found(Arc::clone(keys));
-                    return false;
-                }
-                Some(_) => KeyLookupError::UnknownKey,
-                None => KeyLookupError::NoKeys,
-            };
-            let may_request = state.requested.is_none_or(|requested| requested.elapsed() >= REQUEST_INTERVAL);
-            let requests = !state.fetching && may_request;
+    /// Requests a fetch, unless it is too early. Returns true if one is in progress.
+    fn request_fetch(&self) -> bool {
+        let may_request = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= REQUEST_INTERVAL);
+        let requested = self.state.send_if_modified(|state| {
+            let requests = !state.fetching && may_request(state.requested);
             if requests {
                 state.fetching = true;
                 state.requested = Some(Instant::now());
             }
-            result = if state.fetching { Lookup::Pending(missing) } else { Lookup::Failed(missing) };
             requests
         });
-        result
+        requested || self.state.borrow().fetching
     }
-}
-
-enum Lookup {
-    Found(Arc<KeySet>),
-    /// Not found, but a fetch is in progress.
-    Pending(KeyLookupError),
-    Failed(KeyLookupError),
 }
 
 /// Fetches the keys again and again.
