@@ -61,8 +61,10 @@ impl Handler for RequestHandler {
         let route = (self.options.label_of)(parts.uri.path());
         let trace = Trace::of(self.observe.tracer.as_ref(), &parts.headers, arrived);
         let method = Some(parts.method.clone());
-        let context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
-        let context = Arc::new(context.with_trace(trace).with_routine((self.options.is_routine)(route)));
+        let mut context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
+        context.trace = trace;
+        context.routine = (self.options.is_routine)(route);
+        let context = Arc::new(context);
         let mut exchange = Exchange::new(Arc::clone(&context), self.observe, in_flight);
         parts.extensions.insert(Arc::clone(&context));
         let is_head = parts.method == Method::HEAD;

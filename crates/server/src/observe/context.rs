@@ -1,7 +1,6 @@
 //! The context of a request, from its first byte to the last byte of its response. At its end, it is counted and traced, and one
 //! line of the access log is written.
 
-use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -23,9 +22,6 @@ use super::metrics::{ConnectionMetrics, EndedRequest, Outcome, RequestMetrics};
 use super::request_id::request_id;
 use super::traces::{Collector, Trace, Tracer};
 use crate::transport::{ClientAddress, InFlightRequest, ResponseBody};
-
-/// Length of the longest text of an IPv6 address.
-const LENGTH_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
 
 /// The metrics and the tracer that requests and connections report to.
 pub(crate) struct Observe {
@@ -62,9 +58,9 @@ pub(crate) struct Context {
     identity: OnceLock<Arc<Identity>>,
     /// The `RateLimit` header field, if the user has a quota.
     rate_limit: OnceLock<HeaderValue>,
-    trace: Option<Trace>,
-    /// A probe, a scrape or a static file, of which only errors are of interest.
-    routine: bool,
+    pub(crate) trace: Option<Trace>,
+    /// A probe, a scrape or a static file, which is logged at debug level if it succeeds.
+    pub(crate) routine: bool,
 }
 
 impl Context {
@@ -88,16 +84,6 @@ impl Context {
             trace: None,
             routine: false,
         }
-    }
-
-    /// Makes the request part of a trace.
-    pub(crate) fn with_trace(self, trace: Option<Trace>) -> Self {
-        Self { trace, ..self }
-    }
-
-    /// Logs the request at debug level if it succeeds.
-    pub(crate) fn with_routine(self, routine: bool) -> Self {
-        Self { routine, ..self }
     }
 
     /// Returns the recorder of the request's spans, if its trace is recorded.
@@ -161,7 +147,7 @@ impl Context {
                     target: ACCESS_LOG,
                     request_id = ended.id,
                     trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
-                    client = AddressText::of(self.client).as_str(),
+                    client = %self.client,
                     http_version = ended.version_number(),
                     method = ended.method.map(Method::as_str),
                     route = ended.route,
@@ -254,60 +240,5 @@ impl http_body::Body for TrackedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
-    }
-}
-
-/// Text of an IP address, on the stack. Every line of the access log has one.
-struct AddressText {
-    bytes: [u8; LENGTH_MAX],
-    length: usize,
-}
-
-impl AddressText {
-    fn of(address: IpAddr) -> Self {
-        let mut text = Self { bytes: [0; LENGTH_MAX], length: 0 };
-        match address {
-            // Much faster than `Display`, which supports widths and alignment.
-            IpAddr::V4(address) => {
-                for (index, octet) in address.octets().into_iter().enumerate() {
-                    if index > 0 {
-                        text.push(b".");
-                    }
-                    text.push(itoa::Buffer::new().format(octet).as_bytes());
-                }
-            }
-            IpAddr::V6(address) => write!(text, "{address}").expect("it has room for every address"),
-        }
-        text
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or_default()
-    }
-
-    fn push(&mut self, part: &[u8]) {
-        self.bytes[self.length..][..part.len()].copy_from_slice(part);
-        self.length += part.len();
-    }
-}
-
-impl fmt::Write for AddressText {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        self.push(part.as_bytes());
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_have_the_text_of_display() {
-        for text in ["0.0.0.0", "127.0.0.1", "255.255.255.255", "::", "::1", "::ffff:192.0.2.1", "2001:db8::7"] {
-            assert_eq!(AddressText::of(text.parse().expect("an address")).as_str(), text);
-        }
-        let longest = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
-        assert_eq!(AddressText::of(longest.parse().expect("an address")).as_str(), longest);
     }
 }

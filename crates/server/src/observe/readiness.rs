@@ -2,60 +2,41 @@
 //!
 //! The probe needs no token, so its cost is bounded in total and not for each request.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, Shared};
-use tokio::task::AbortHandle;
+use std::time::Duration;
 
 use plantstore_store::{Store, StoreError};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
 
-/// Least time from the start of one query to the start of the next.
+/// Least time from the start of one query to the start of the next, and the time for which an outcome is used.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The outcome of a query, shared by all requests that wait for it.
-type SharedResult = Shared<BoxFuture<'static, Result<(), StoreError>>>;
-
-/// The last query about the store's state.
+/// The last query about the store's state. Requests wait for the lock while a query is in flight.
 #[derive(Default)]
-pub(crate) struct Readiness {
-    last: Mutex<Option<Query>>,
-}
+pub(crate) struct Readiness(Mutex<LastQuery>);
 
-struct Query {
-    started: Instant,
-    task: AbortHandle,
-    outcome: SharedResult,
-}
-
-impl Query {
-    /// Starts a query in a task of its own: a client that disconnects neither ends what other requests wait for nor makes the
-    /// next request start over.
-    fn start(store: &Arc<Store>) -> Self {
-        let store = Arc::clone(store);
-        let query = tokio::spawn(async move { store.ping().await });
-        let task = query.abort_handle();
-        let outcome = query.map(|joined| joined.unwrap_or_else(|error| Err(StoreError::Internal(error.to_string()))));
-        Self { started: Instant::now(), task, outcome: outcome.boxed().shared() }
-    }
-
-    /// Returns true while it is in flight or recent enough.
-    fn is_current(&self) -> bool {
-        !self.task.is_finished() || self.started.elapsed() < INTERVAL
-    }
+#[derive(Default)]
+struct LastQuery {
+    started: Option<Instant>,
+    ended: Option<(Instant, Result<(), StoreError>)>,
 }
 
 impl Readiness {
-    /// Returns the state of the store, from the query in flight or the last one if that is recent enough.
-    pub(crate) async fn check(&self, store: &Arc<Store>) -> Result<(), StoreError> {
-        let outcome = {
-            let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*last {
-                Some(query) if query.is_current() => query.outcome.clone(),
-                _ => last.insert(Query::start(store)).outcome.clone(),
-            }
-        };
-        outcome.await
+    /// Returns the state of the store, from the last query if that is recent enough.
+    pub(crate) async fn check(&self, store: &Store) -> Result<(), StoreError> {
+        let mut last = self.0.lock().await;
+        if let Some((time, outcome)) = &last.ended
+            && time.elapsed() < INTERVAL
+        {
+            return outcome.clone();
+        }
+        // The client of the last query may have disconnected before its end.
+        if let Some(started) = last.started {
+            sleep_until(started + INTERVAL).await;
+        }
+        last.started = Some(Instant::now());
+        let outcome = store.ping().await;
+        last.ended = Some((Instant::now(), outcome.clone()));
+        outcome
     }
 }
