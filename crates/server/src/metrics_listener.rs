@@ -20,7 +20,7 @@ use crate::api::{Api, ApiError};
 use crate::auth::{Auth, Public};
 use crate::observe::Observe;
 use crate::options::{ApiLimits, AuthLimits, TransportLimits};
-use crate::request_handler::{HandlerOptions, NO_ROUTE, RequestHandler};
+use crate::request_handler::{NO_ROUTE, RequestHandler};
 use crate::server::{Server, leak};
 use crate::transport::{self, Transport, TrustedProxies};
 
@@ -51,14 +51,12 @@ pub fn serve_metrics(listener: TcpListener, server: Server, write_more: WriteMet
     let write_more = leak(write_more);
     let handler = RequestHandler {
         api,
-        observe: leak(Observe::new(vec![METRICS, NO_ROUTE], None)),
-        options: HandlerOptions {
-            cors: None,
-            console: false,
-            hsts: false,
-            label_of,
-            is_routine: |route| route == METRICS,
-        },
+        observe: Observe::new(vec![METRICS, NO_ROUTE], None),
+        cors: None,
+        console: false,
+        hsts: false,
+        label_of: |path| if path == METRICS { METRICS } else { NO_ROUTE },
+        is_routine: |label| label == METRICS,
         respond: Box::new(move |request| match request.uri().path() {
             METRICS if matches!(*request.method(), Method::GET | Method::HEAD) => {
                 let scrape = async move |_: Public, headers: HeaderMap| scrape(&server, write_more, &headers).await;
@@ -68,12 +66,8 @@ pub fn serve_metrics(listener: TcpListener, server: Server, write_more: WriteMet
             _ => (async |_: Public| ApiError::NoMetricsHere).call(request, api),
         }),
     };
-    let serve = transport::serve(listener, None, transport, Arc::new(handler), std::future::pending());
+    let serve = transport::serve(listener, None, transport, leak(handler), std::future::pending());
     Box::pin(serve.map(drop))
-}
-
-fn label_of(path: &str) -> &'static str {
-    if path == METRICS { METRICS } else { NO_ROUTE }
 }
 
 async fn scrape(server: &Server, write_more: &WriteMetrics, headers: &HeaderMap) -> Response {

@@ -30,10 +30,11 @@ const HSTS: &str = "max-age=31536000";
 /// Routes a request and calls its handler.
 pub(crate) type Respond = Box<dyn Fn(Request<Body>) -> BoxFuture<'static, Response> + Send + Sync>;
 
-/// Settings of a request handler beside its state.
-#[derive(Clone, Copy)]
-pub(crate) struct HandlerOptions {
-    pub(crate) cors: Option<&'static Cors>,
+/// Handles the requests of a listener.
+pub(crate) struct RequestHandler {
+    pub(crate) api: &'static Api,
+    pub(crate) observe: Observe,
+    pub(crate) cors: Option<Cors>,
     pub(crate) console: bool,
     /// Tell browsers to use TLS only.
     pub(crate) hsts: bool,
@@ -41,36 +42,29 @@ pub(crate) struct HandlerOptions {
     pub(crate) label_of: fn(&str) -> &'static str,
     /// Returns true for the label of a route whose successful requests are logged at debug level.
     pub(crate) is_routine: fn(&str) -> bool,
-}
-
-/// Handles the requests of a listener. Its state is leaked, not reference-counted: all threads would contend on the counter.
-pub(crate) struct RequestHandler {
-    pub(crate) api: &'static Api,
-    pub(crate) observe: &'static Observe,
-    pub(crate) options: HandlerOptions,
     pub(crate) respond: Respond,
 }
 
 impl Handler for RequestHandler {
     type Body = TrackedBody;
 
-    async fn handle(self: Arc<Self>, request: Request<Body>, info: RequestInfo) -> Response<TrackedBody> {
+    async fn handle(&'static self, request: Request<Body>, info: RequestInfo) -> Response<TrackedBody> {
         let RequestInfo { client, in_flight, rejection } = info;
         let arrived = in_flight.arrived;
         let (mut parts, body) = request.into_parts();
-        let route = (self.options.label_of)(parts.uri.path());
+        let route = (self.label_of)(parts.uri.path());
         let trace = Trace::of(self.observe.tracer.as_ref(), &parts.headers, arrived);
         let method = Some(parts.method.clone());
         let mut context = Context::new(&parts.headers, client, arrived, parts.version, method, route);
         context.trace = trace;
-        context.routine = (self.options.is_routine)(route);
+        context.routine = (self.is_routine)(route);
         let context = Arc::new(context);
-        let mut exchange = Exchange::new(Arc::clone(&context), self.observe, in_flight);
+        let mut exchange = Exchange::new(Arc::clone(&context), &self.observe, in_flight);
         parts.extensions.insert(Arc::clone(&context));
         let is_head = parts.method == Method::HEAD;
         let rejection = rejection.filter(|rejection| !is_served_anyway(*rejection, parts.uri.path()));
         let allowed_origin = self.allowed_origin(&parts.headers);
-        let is_navigation = self.options.console && web::is_navigation(&parts);
+        let is_navigation = self.console && web::is_navigation(&parts);
 
         let mut response = if let Some(rejection) = rejection {
             ApiError::from(rejection).into_response()
@@ -128,7 +122,7 @@ impl Handler for RequestHandler {
         let _ = write!(head, "connection: close\r\ncontent-length: {}\r\ndate: {date}\r\n\r\n", body.len());
         let outcome =
             Outcome { status: Some(status), error: Some(error.code()), bytes: body.len() as u64, complete: true };
-        context.end(self.observe, &outcome);
+        context.end(&self.observe, &outcome);
         [head.as_bytes(), &body].concat()
     }
 
@@ -146,20 +140,20 @@ impl RequestHandler {
 
     /// Returns the origin whose pages may read the response to a request with these headers.
     fn allowed_origin(&self, request: &HeaderMap) -> Option<HeaderValue> {
-        self.options.cors?.allowed(request)
+        self.cors.as_ref()?.allowed(request)
     }
 
     /// Adds the header fields of every response.
     fn add_common_headers(&self, headers: &mut HeaderMap, context: &Context, allowed_origin: Option<HeaderValue>) {
         headers.insert(REQUEST_ID, context.id.clone());
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        if self.options.hsts {
+        if self.hsts {
             headers.insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
         }
         if let Some(quota) = &self.api.auth.user_quota {
             quota.add_headers(headers, context);
         }
-        if let Some(cors) = self.options.cors {
+        if let Some(cors) = &self.cors {
             cors.add_headers(headers, allowed_origin);
         }
     }
@@ -237,17 +231,14 @@ mod tests {
         let auth = Auth::new(Arc::clone(&store), None, &limits);
         let transport = leak(Transport::new(TransportLimits::default(), TrustedProxies::default()));
         let api = leak(Api::new(Arc::clone(&store), transport, auth, ApiLimits::default()));
-        let cors = leak(Cors::parse(&["*".to_owned()]).expect("every origin"));
         let handler = RequestHandler {
             api,
-            observe: leak(Observe::new(vec![NO_ROUTE], None)),
-            options: HandlerOptions {
-                cors: Some(cors),
-                console: true,
-                hsts: true,
-                label_of: |_| NO_ROUTE,
-                is_routine: |_| false,
-            },
+            observe: Observe::new(vec![NO_ROUTE], None),
+            cors: Cors::parse(&["*".to_owned()]).ok(),
+            console: true,
+            hsts: true,
+            label_of: |_| NO_ROUTE,
+            is_routine: |_| false,
             respond: Box::new(move |request| match request.uri().path() {
                 "/panic" => Box::pin(async { panic!("{}", "something secret") }),
                 _ => probes::livez.call(request, api),
@@ -255,7 +246,7 @@ mod tests {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        tokio::spawn(transport::serve(listener, None, transport, Arc::new(handler), std::future::pending()));
+        tokio::spawn(transport::serve(listener, None, transport, leak(handler), std::future::pending()));
 
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("a request");

@@ -11,7 +11,7 @@ use crate::api::{Api, Cors};
 use crate::auth::{Auth, Issuer};
 use crate::observe::{Collector, Observe};
 use crate::options::{ApiLimits, AuthLimits, TransportLimits};
-use crate::request_handler::{HandlerOptions, RequestHandler};
+use crate::request_handler::RequestHandler;
 use crate::routes;
 use crate::transport::{self, ShutdownOutcome, Tls, Transport, TrustedProxies};
 use crate::web::SignIn;
@@ -39,11 +39,8 @@ pub struct ServerSettings {
 /// The service on a store.
 #[derive(Clone, Copy)]
 pub struct Server {
-    api: &'static Api,
-    observe: &'static Observe,
+    handler: &'static RequestHandler,
     pub(crate) store: &'static Arc<Store>,
-    options: HandlerOptions,
-    sign_in: Option<&'static SignIn>,
 }
 
 impl Server {
@@ -54,11 +51,17 @@ impl Server {
         let transport = leak(Transport::new(transport, trusted_proxies));
         let auth = Auth::new(Arc::clone(&store), issuer, &auth);
         let api = leak(Api::new(Arc::clone(&store), transport, auth, api));
-        let observe = leak(Observe::new(routes::labels(), collector));
-        let cors = cors.map(leak);
-        let options =
-            HandlerOptions { cors, console, hsts, label_of: routes::label_of, is_routine: routes::is_routine };
-        Self { api, observe, store: leak(store), options, sign_in: sign_in.map(leak) }
+        let handler = RequestHandler {
+            api,
+            observe: Observe::new(routes::labels(), collector),
+            cors,
+            console,
+            hsts,
+            label_of: routes::label_of,
+            is_routine: routes::is_routine,
+            respond: routes::respond(api, console, sign_in.as_ref()),
+        };
+        Self { handler: leak(handler), store: leak(store) }
     }
 
     /// Serves the connections of `listener`, with TLS if it is given, until `shutdown` resolves; then accepts no more, finishes
@@ -72,21 +75,18 @@ impl Server {
         tls: Option<Arc<Tls>>,
         shutdown: BoxFuture<'static, ()>,
     ) -> BoxFuture<'_, ShutdownOutcome> {
-        let Self { api, observe, options, sign_in, .. } = *self;
-        let respond = routes::respond(api, options.console, sign_in);
-        let handler = Arc::new(RequestHandler { api, observe, options, respond });
-        Box::pin(transport::serve(listener, tls, api.transport, handler, shutdown))
+        Box::pin(transport::serve(listener, tls, self.handler.api.transport, self.handler, shutdown))
     }
 
     /// Waits for the changes of tokens and shares in progress. They continue after their clients have disconnected.
     pub async fn finish_account_changes(&self) {
-        self.api.account_changes.finish().await;
+        self.handler.api.account_changes.finish().await;
     }
 
     /// Sends the remaining spans to the collector; must be called when no request is in flight any more.
     pub fn flush_traces(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            if let Some(tracer) = &self.observe.tracer {
+            if let Some(tracer) = &self.handler.observe.tracer {
                 tracer.finish().await;
             }
         })
@@ -94,7 +94,7 @@ impl Server {
 
     /// Writes the metrics of the service; the store writes its own.
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        let Self { api, observe, .. } = self;
+        let RequestHandler { api, observe, .. } = self.handler;
         observe.requests.write(exposition);
         api.write_streaming_metrics(exposition);
         observe.connections.write(exposition);

@@ -17,12 +17,12 @@ use super::state::{Exceeded, InFlightRequest, ShutdownPhase, Transport};
 /// Header field that every response of a handler has.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Handles the requests of a listener.
+/// Handles the requests of a listener. It is never dropped: all threads would contend on a reference count.
 pub(crate) trait Handler: Send + Sync + 'static {
     type Body: ResponseBody;
 
     fn handle(
-        self: Arc<Self>,
+        &'static self,
         request: Request<Body>,
         info: RequestInfo,
     ) -> impl Future<Output = Response<Self::Body>> + Send;
@@ -41,10 +41,10 @@ pub(crate) trait ResponseBody:
 }
 
 /// The client of a connection, and what serves it.
-pub(super) struct Peer<H> {
+pub(super) struct Peer<H: 'static> {
     pub(super) client: IpAddr,
     pub(super) transport: &'static Transport,
-    pub(super) handler: Arc<H>,
+    pub(super) handler: &'static H,
     pub(super) phase: watch::Receiver<ShutdownPhase>,
 }
 

@@ -34,12 +34,12 @@ const WRITE_BUFFER_MAX: usize = 16 * 1024;
 
 /// Serves a connection. `phase` is its state so far.
 pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: &Peer<H>) {
-    let Peer { client, transport, ref handler, phase: ref shutdown } = *peer;
+    let Peer { client, transport, handler, phase: ref shutdown } = *peer;
     let limits = &transport.limits;
     let stream = Http1Stream::new(stream, transport, phase);
     let state = Arc::clone(&stream.connection);
     let service = service_fn(|request: Request<Incoming>| {
-        respond(Arc::clone(handler), Arc::clone(&state), transport, request, client).map(Ok::<_, Infallible>)
+        respond(handler, Arc::clone(&state), transport, request, client).map(Ok::<_, Infallible>)
     });
 
     let mut http = http1::Builder::new();
@@ -85,7 +85,7 @@ pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: 
 }
 
 async fn respond<H: Handler>(
-    handler: Arc<H>,
+    handler: &'static H,
     state: Arc<ConnectionState>,
     transport: &'static Transport,
     request: Request<Incoming>,

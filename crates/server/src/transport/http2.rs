@@ -76,7 +76,7 @@ pub(super) async fn serve_http2<H: Handler>(stream: Stream, peer: Peer<H>) {
         requests: JoinSet::new(),
         streams: Arc::new(StreamLimit::new(transport)),
         transport,
-        handler: Arc::clone(&handler),
+        handler,
         client,
         close_reason: None,
     };
@@ -129,7 +129,7 @@ struct Http2Connection<H: Handler> {
     requests: JoinSet<()>,
     streams: Arc<StreamLimit>,
     transport: &'static Transport,
-    handler: Arc<H>,
+    handler: &'static H,
     client: IpAddr,
     /// The reason why the server ends the connection.
     close_reason: Option<CloseReason>,
@@ -192,15 +192,14 @@ impl<H: Handler> Http2Connection<H> {
     }
 
     fn begin(&mut self, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
-        let handler = Arc::clone(&self.handler);
         let streams = Arc::clone(&self.streams);
-        self.requests.spawn(serve_request(handler, self.transport, streams, request, respond, self.client));
+        self.requests.spawn(serve_request(self.handler, self.transport, streams, request, respond, self.client));
     }
 }
 
 /// Serves one request until its response is sent or the client resets it.
 async fn serve_request<H: Handler>(
-    handler: Arc<H>,
+    handler: &'static H,
     transport: &'static Transport,
     streams: Arc<StreamLimit>,
     request: Request<RecvStream>,

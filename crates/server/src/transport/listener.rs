@@ -37,7 +37,7 @@ pub(crate) async fn serve<H: Handler>(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     transport: &'static Transport,
-    handler: Arc<H>,
+    handler: &'static H,
     shutdown: impl Future<Output = ()>,
 ) -> ShutdownOutcome {
     let rejections = Arc::new(Semaphore::new(REJECTIONS_MAX));
@@ -60,12 +60,7 @@ pub(crate) async fn serve<H: Handler>(
                 }
                 match opened {
                     Ok(open) => {
-                        let peer = Peer {
-                            client: client.ip(),
-                            transport,
-                            handler: Arc::clone(&handler),
-                            phase: phases.clone(),
-                        };
+                        let peer = Peer { client: client.ip(), transport, handler, phase: phases.clone() };
                         let connection = serve_connection(stream, tls.clone(), peer);
                         let task = tokio::spawn(async move {
                             connection.await;
@@ -77,7 +72,7 @@ pub(crate) async fn serve<H: Handler>(
                     }
                     // Over TLS the connection is closed without a response, because there is no capacity for a handshake.
                     Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
-                    Err(exceeded) => reject(stream, client.ip(), exceeded, transport, &handler, &rejections),
+                    Err(exceeded) => reject(stream, client.ip(), exceeded, transport, handler, &rejections),
                 }
             }
             Err(error) => pause_after(&error).await,
@@ -133,14 +128,13 @@ fn reject<H: Handler>(
     client: IpAddr,
     exceeded: Exceeded,
     transport: &'static Transport,
-    handler: &Arc<H>,
+    handler: &'static H,
     permits: &Arc<Semaphore>,
 ) {
     handler.observe(ConnectionEvent::LimitReached(exceeded));
     let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
         return;
     };
-    let handler = Arc::clone(handler);
     tokio::spawn(async move {
         let _permit = permit;
         let stream = Stream::Plain(Socket::new(stream, transport.limits.write_timeout));
@@ -154,8 +148,7 @@ async fn serve_connection<H: Handler>(stream: TcpStream, tls: Option<Arc<Tls>>, 
     let _ = stream.set_nodelay(true);
     let _ = set_socket_send_buffer_size(&stream, KERNEL_SEND_BUFFER);
     let transport = peer.transport;
-    let handler = Arc::clone(&peer.handler);
-    let _open = OpenConnectionGuard::new(&*handler);
+    let _open = OpenConnectionGuard::new(peer.handler);
     let mut socket = Socket::new(stream, transport.limits.write_timeout);
     let negotiated = match tls {
         None => {
@@ -192,16 +185,16 @@ async fn detect_protocol<H: Handler>(socket: &mut Socket, peer: &Peer<H>) -> Pro
 }
 
 /// Reports a connection as accepted and, when dropped, as closed.
-struct OpenConnectionGuard<'a, H: Handler>(&'a H);
+struct OpenConnectionGuard<H: Handler>(&'static H);
 
-impl<'a, H: Handler> OpenConnectionGuard<'a, H> {
-    fn new(handler: &'a H) -> Self {
+impl<H: Handler> OpenConnectionGuard<H> {
+    fn new(handler: &'static H) -> Self {
         handler.observe(ConnectionEvent::Accepted);
         Self(handler)
     }
 }
 
-impl<H: Handler> Drop for OpenConnectionGuard<'_, H> {
+impl<H: Handler> Drop for OpenConnectionGuard<H> {
     fn drop(&mut self) {
         self.0.observe(ConnectionEvent::Closed);
     }
@@ -209,7 +202,7 @@ impl<H: Handler> Drop for OpenConnectionGuard<'_, H> {
 
 /// Performs the TLS handshake, within the time limit for the head of a request.
 async fn handshake<H: Handler>(tls: &Tls, socket: Socket, peer: &Peer<H>) -> Option<(Stream, Protocol)> {
-    let Peer { client, transport, ref handler, ref phase } = *peer;
+    let Peer { client, transport, handler, ref phase } = *peer;
     let arrived = Instant::now();
     let accepted = tokio::select! {
         accepted = timeout(transport.limits.header_timeout, tls.accept(socket)) => accepted,
