@@ -56,37 +56,32 @@ pub enum PlantIdError {
     OutOfRange,
 }
 
-/// Name of a plant, stored exactly as sent: 1 to [`NAME_MAX_CHARS`] characters, no control characters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlantName(String);
+/// Name of a plant.
+pub type PlantName = PlantText<1, NAME_MAX_CHARS>;
+/// Tag of a plant, which may be empty.
+pub type Tag = PlantText<0, TAG_MAX_CHARS>;
 
-impl PlantName {
+/// Text stored exactly as sent: `MIN` to `MAX` characters, no control characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlantText<const MIN: usize, const MAX: usize>(String);
+
+impl<const MIN: usize, const MAX: usize> PlantText<MIN, MAX> {
     pub fn parse(text: String) -> Result<Self, TextErrors> {
         Self::check(&text).map(|()| Self(text))
     }
 
     /// Validates a text without copying it.
     pub fn check(text: &str) -> Result<(), TextErrors> {
-        check_text(text, 1, NAME_MAX_CHARS)
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-/// Tag of a plant, stored exactly as sent: up to [`TAG_MAX_CHARS`] characters, no control characters; may be empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag(String);
-
-impl Tag {
-    pub fn parse(text: String) -> Result<Self, TextErrors> {
-        Self::check(&text).map(|()| Self(text))
-    }
-
-    /// Validates a text without copying it.
-    pub fn check(text: &str) -> Result<(), TextErrors> {
-        check_text(text, 0, TAG_MAX_CHARS)
+        let mut errors = Vec::new();
+        // A text of at most `MAX` bytes has at most `MAX` characters, so only a longer one is counted.
+        let has = if text.len() <= MAX { text.len() } else { text.chars().count() };
+        if has < MIN || has > MAX {
+            errors.push(TextError::Length { min: MIN, max: MAX, has });
+        }
+        if let Some(control) = text.chars().find(|character| character.is_control()) {
+            errors.push(TextError::Control(u32::from(control)));
+        }
+        if errors.is_empty() { Ok(()) } else { Err(TextErrors(errors)) }
     }
 
     pub fn as_str(&self) -> &str {
@@ -110,19 +105,6 @@ pub enum TextError {
     /// An escape for one half of a surrogate pair, which is not a character.
     #[error("must not hold an unpaired surrogate escape")]
     Surrogate,
-}
-
-fn check_text(text: &str, min: usize, max: usize) -> Result<(), TextErrors> {
-    let mut errors = Vec::new();
-    // A text of at most `max` bytes has at most `max` characters, so only a longer one is counted.
-    let has = if text.len() <= max { text.len() } else { text.chars().count() };
-    if has < min || has > max {
-        errors.push(TextError::Length { min, max, has });
-    }
-    if let Some(control) = text.chars().find(|character| character.is_control()) {
-        errors.push(TextError::Control(u32::from(control)));
-    }
-    if errors.is_empty() { Ok(()) } else { Err(TextErrors(errors)) }
 }
 
 /// A plant, as responses and exports have it

@@ -188,61 +188,40 @@ mod tests {
 
     #[test]
     fn only_origins_in_the_form_of_browsers_are_accepted() {
-        for origin in [
-            "https://app.example",
-            "http://localhost:3000",
-            "https://a-b.c_d.xn--bcher-kva.example:8443",
-            "http://127.0.0.1:8080",
-            "http://[::1]:8080",
-            "https://[2001:db8::1]",
-            "http://localhost:443",
-            "https://7zip.example",
-            "https://example.3com",
-        ] {
+        let accepted = "https://app.example http://localhost:3000 https://a-b.c_d.xn--bcher-kva.example:8443 \
+            http://127.0.0.1:8080 http://[::1]:8080 https://[2001:db8::1] http://localhost:443 https://7zip.example \
+            https://example.3com";
+        for origin in accepted.split(' ') {
             assert_eq!(check_origin(origin), Ok(()), "{origin}");
         }
-        for (origin, kind) in [
-            ("", OriginErrorKind::Form),
-            ("null", OriginErrorKind::Form),
-            ("app.example", OriginErrorKind::Form),
-            ("//app.example", OriginErrorKind::Form),
-            ("localhost:3000", OriginErrorKind::Form),
-            ("ftp://app.example", OriginErrorKind::Scheme),
-            ("file://", OriginErrorKind::Scheme),
-            ("://app.example", OriginErrorKind::Scheme),
-            ("https://app.example/", OriginErrorKind::Path),
-            ("https://app.example/app", OriginErrorKind::Path),
-            ("https://app.example?x", OriginErrorKind::Path),
-            ("https://app.example#x", OriginErrorKind::Path),
-            ("https://App.example", OriginErrorKind::Case),
-            ("HTTPS://app.example", OriginErrorKind::Case),
-            ("https://bücher.example", OriginErrorKind::NotAscii),
-            ("https://", OriginErrorKind::Host),
-            ("https://*.example", OriginErrorKind::Host),
-            ("https://user@app.example", OriginErrorKind::Host),
-            ("https://app..example", OriginErrorKind::Host),
-            ("https://app.example.", OriginErrorKind::Host),
-            ("https://a b", OriginErrorKind::Host),
-            ("https://a\tb", OriginErrorKind::Host),
-            ("https://::1", OriginErrorKind::Host),
-            ("https://[::1", OriginErrorKind::Host),
-            ("https://[0:0::1]", OriginErrorKind::Host),
-            ("https://[::ffff:1.2.3.4]", OriginErrorKind::Host),
-            ("https://[app.example]", OriginErrorKind::Host),
-            ("https://127.1", OriginErrorKind::Host),
-            ("https://1.2.3.04", OriginErrorKind::Host),
-            ("https://1.2.3.0x4", OriginErrorKind::Host),
-            ("https://:8443", OriginErrorKind::Host),
-            ("https://app.example:", OriginErrorKind::Port),
-            ("https://app.example:0", OriginErrorKind::Port),
-            ("https://app.example:08443", OriginErrorKind::Port),
-            ("https://app.example:+1", OriginErrorKind::Port),
-            ("https://app.example:65536", OriginErrorKind::Port),
-            ("https://app.example:443", OriginErrorKind::DefaultPort),
-            ("http://[::1]:80", OriginErrorKind::DefaultPort),
-            ("*", OriginErrorKind::AnyAmongOthers),
-        ] {
-            assert_eq!(check_origin(origin), Err(kind), "{origin}");
+        let rejected = [
+            (OriginErrorKind::AnyAmongOthers, "*"),
+            (OriginErrorKind::Form, " null app.example //app.example localhost:3000"),
+            (OriginErrorKind::Scheme, "ftp://app.example file:// ://app.example"),
+            (
+                OriginErrorKind::Path,
+                "https://app.example/ https://app.example/app https://app.example?x https://app.example#x",
+            ),
+            (OriginErrorKind::Case, "https://App.example HTTPS://app.example"),
+            (OriginErrorKind::NotAscii, "https://bücher.example"),
+            (
+                OriginErrorKind::Host,
+                "https:// https://*.example https://user@app.example https://app..example https://app.example. \
+                 https://a\tb https://::1 https://[::1 https://[0:0::1] https://[::ffff:1.2.3.4] https://[app.example] \
+                 https://127.1 https://1.2.3.04 https://1.2.3.0x4 https://:8443",
+            ),
+            (
+                OriginErrorKind::Port,
+                "https://app.example: https://app.example:0 https://app.example:08443 https://app.example:+1 \
+                 https://app.example:65536",
+            ),
+            (OriginErrorKind::DefaultPort, "https://app.example:443 http://[::1]:80"),
+        ];
+        for (kind, origins) in rejected {
+            for origin in origins.split(' ') {
+                assert_eq!(check_origin(origin), Err(kind), "{origin}");
+            }
         }
+        assert_eq!(check_origin("https://a b"), Err(OriginErrorKind::Host));
     }
 }

@@ -98,7 +98,10 @@ pub struct CollectorSettings<'a> {
 
 /// A collector of traces, and the requests that are reported to it.
 pub struct Collector {
-    target: Target,
+    client: Client,
+    address: HttpUrl,
+    gzip: bool,
+    timeout: Duration,
     resource: Resource,
     sampler: Option<Sampler>,
 }
@@ -111,17 +114,15 @@ impl Collector {
         let cleartext = Cleartext::Anywhere;
         let client = Client::new(Settings { roots, ca_option, cleartext, proxies, response_max: RESPONSE_MAX });
         let sampler = sample_ratio.map(|ratio| Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))));
-        let target = Target { client, address: endpoint.0, gzip, timeout };
-        Ok(Self { target, resource: resource(service_name), sampler })
+        Ok(Self { client, address: endpoint.0, gzip, timeout, resource: resource(service_name), sampler })
     }
 
     /// Starts the export; to be called within the runtime that sends the requests.
     pub(super) fn start(self) -> (SdkTracerProvider, Arc<ExportMetrics>) {
         let metrics = Arc::<ExportMetrics>::default();
-        let address = self.target.address.uri().to_string();
-        let timeout = self.target.timeout;
+        let collector = Arc::new(self);
         let client = CollectorClient {
-            target: Arc::new(self.target),
+            collector: Arc::clone(&collector),
             runtime: Handle::current(),
             failing: AtomicBool::new(false),
             partial: AtomicBool::new(false),
@@ -130,18 +131,19 @@ impl Collector {
         let exporter = OtlpExporter::builder()
             .with_http()
             .with_http_client(client)
-            .with_endpoint(address)
+            .with_endpoint(collector.address.uri().to_string())
             .with_protocol(Protocol::HttpBinary)
-            .with_timeout(timeout)
+            .with_timeout(collector.timeout)
             .build()
             .expect("the endpoint is a URL and the client is given");
         let exporter = CountingExporter { exporter, metrics: Arc::clone(&metrics) };
         let config = BatchConfigBuilder::default().with_max_queue_size(QUEUE_MAX).build();
         let queue = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let processor = BoundedProcessor { queue, metrics: Arc::clone(&metrics) };
-        let provider = SdkTracerProvider::builder().with_resource(self.resource).with_span_processor(processor);
-        let provider = match self.sampler {
-            Some(sampler) => provider.with_sampler(sampler),
+        let provider = SdkTracerProvider::builder().with_resource(collector.resource.clone());
+        let provider = provider.with_span_processor(processor);
+        let provider = match &collector.sampler {
+            Some(sampler) => provider.with_sampler(sampler.clone()),
             None => provider,
         };
         (provider.build(), metrics)
@@ -250,17 +252,9 @@ impl SpanExporter for CountingExporter {
     }
 }
 
-/// The collector as a target of requests.
-struct Target {
-    client: Client,
-    address: HttpUrl,
-    gzip: bool,
-    timeout: Duration,
-}
-
 /// The HTTP client that the SDK exports with.
 struct CollectorClient {
-    target: Arc<Target>,
+    collector: Arc<Collector>,
     runtime: Handle,
     /// The last attempt failed.
     failing: AtomicBool,
@@ -283,16 +277,17 @@ impl HttpClient for CollectorClient {
         let (mut head, mut body) = request.into_parts();
         // The collector's message may quote configured header fields, and they may be secret.
         let is_quotable = head.headers.keys().all(|name| [CONTENT_TYPE, CONTENT_ENCODING, USER_AGENT].contains(name));
-        let target = Arc::clone(&self.target);
-        if target.gzip {
+        let collector = Arc::clone(&self.collector);
+        if collector.gzip {
             // The SDK would do this with a second implementation of gzip.
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
             encoder.write_all(&body)?;
             body = encoder.finish()?.into();
             head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        let sending =
-            async move { timeout(target.timeout, target.client.post(&target.address, head.headers, body)).await };
+        let sending = async move {
+            timeout(collector.timeout, collector.client.post(&collector.address, head.headers, body)).await
+        };
         // The SDK calls this on a thread of its own, which has no timers and sockets.
         let response = match self.runtime.spawn(sending).await {
             Ok(Ok(Ok(response))) => response,
