@@ -48,9 +48,35 @@ pub(crate) struct Cli {
 enum Command {
     Serve(Box<serve::Options>),
     Migrate(maintenance::Migrate),
-    Token(token::Options),
-    Share(share::Options),
-    User(user::Options),
+    /// Issue, list and revoke access tokens; works beside a running server
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "Examples:
+  plantstore token create --user ada
+  plantstore token list
+  plantstore token revoke 2"
+    )]
+    Token(token::TokenCommand),
+    /// Share the plants of one user with another; works beside a running server
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "Examples:
+  plantstore share grant --owner ada --to bob --role reader
+  plantstore share list
+  plantstore share revoke --owner ada --to bob"
+    )]
+    Share(share::ShareCommand),
+    /// List and delete users; works beside a running server
+    #[command(
+        subcommand,
+        arg_required_else_help = true,
+        after_help = "Examples:
+  plantstore user list
+  plantstore user delete ada"
+    )]
+    User(user::UserCommand),
     Openapi(documents::OpenApi),
     Export(export::Options),
     Import(import::Options),
@@ -76,9 +102,9 @@ impl Cli {
         match self.command {
             Command::Serve(options) => options.run(&warnings),
             Command::Migrate(options) => options.run(),
-            Command::Token(options) => options.run(),
-            Command::Share(options) => options.run(),
-            Command::User(options) => options.run(),
+            Command::Token(command) => command.run(),
+            Command::Share(command) => command.run(),
+            Command::User(command) => command.run(),
             Command::Openapi(options) => options.run(),
             Command::Export(options) => options.run(),
             Command::Import(options) => options.run(),

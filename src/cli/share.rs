@@ -17,22 +17,8 @@ use super::user::unknown_user;
 use plantstore_model::user::{Role, UserName};
 use plantstore_store::{GrantOutcome, SHARES_RECEIVED_MAX, SchemaChange, StoredShare};
 
-/// Share the plants of one user with another; works beside a running server
-#[derive(Args)]
-#[command(
-    arg_required_else_help = true,
-    after_help = "Examples:
-  plantstore share grant --owner ada --to bob --role reader
-  plantstore share list
-  plantstore share revoke --owner ada --to bob"
-)]
-pub(super) struct Options {
-    #[command(subcommand)]
-    command: ShareCommand,
-}
-
 #[derive(Subcommand)]
-enum ShareCommand {
+pub(super) enum ShareCommand {
     Grant(GrantShare),
     List(ListShares),
     Revoke(RevokeShare),
@@ -43,7 +29,7 @@ enum ShareCommand {
 #[command(after_help = "Examples:
   plantstore share grant --owner ada --to bob --role reader
   plantstore share grant --owner ada --to bob --role editor")]
-struct GrantShare {
+pub(super) struct GrantShare {
     /// The user whose plants are shared
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     owner: UserName,
@@ -62,7 +48,7 @@ struct GrantShare {
 #[command(after_help = "Examples:
   plantstore share list
   plantstore share list --to bob --json")]
-struct ListShares {
+pub(super) struct ListShares {
     /// Only shares of this owner
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     owner: Option<UserName>,
@@ -77,7 +63,7 @@ struct ListShares {
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore share revoke --owner ada --to bob")]
-struct RevokeShare {
+pub(super) struct RevokeShare {
     /// The user whose plants are shared
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     owner: UserName,
@@ -92,12 +78,12 @@ fn role(text: &str) -> Result<Role, &'static str> {
     Role::from_name(text).ok_or("the roles are reader and editor")
 }
 
-impl Options {
+impl ShareCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        match self.command {
-            ShareCommand::Grant(options) => options.run(),
-            ShareCommand::List(options) => options.run(),
-            ShareCommand::Revoke(options) => options.run(),
+        match self {
+            Self::Grant(options) => options.run(),
+            Self::List(options) => options.run(),
+            Self::Revoke(options) => options.run(),
         }
     }
 }

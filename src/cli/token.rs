@@ -24,22 +24,8 @@ use plantstore_store::{SchemaChange, StoredName, StoredToken};
 /// Lifetime of a token that is issued without `--expires`.
 const DEFAULT_EXPIRY: &str = "90d";
 
-/// Issue, list and revoke access tokens; works beside a running server
-#[derive(Args)]
-#[command(
-    arg_required_else_help = true,
-    after_help = "Examples:
-  plantstore token create --user ada
-  plantstore token list
-  plantstore token revoke 2"
-)]
-pub(super) struct Options {
-    #[command(subcommand)]
-    command: TokenCommand,
-}
-
 #[derive(Subcommand)]
-enum TokenCommand {
+pub(super) enum TokenCommand {
     Create(CreateToken),
     List(ListTokens),
     Revoke(RevokeToken),
@@ -51,7 +37,7 @@ enum TokenCommand {
   plantstore token create --user ada
   plantstore token create --user ada --label balcony --scope plants:read --expires 30d
   plantstore token create --user ada --store 'postgres://plants@db/plants?sslmode=verify-full'")]
-struct CreateToken {
+pub(super) struct CreateToken {
     /// The user of the token; created if there is no such user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: UserName,
@@ -79,7 +65,7 @@ struct CreateToken {
 #[command(after_help = "Examples:
   plantstore token list
   plantstore token list --user ada --json")]
-struct ListTokens {
+pub(super) struct ListTokens {
     /// Only tokens of this user
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: Option<UserName>,
@@ -91,7 +77,7 @@ struct ListTokens {
 #[derive(Args)]
 #[command(after_help = "Examples:
   plantstore token revoke 2")]
-struct RevokeToken {
+pub(super) struct RevokeToken {
     /// The id of the token, as `token list` shows it
     #[arg(value_name = "ID", value_parser = token_id)]
     id: i64,
@@ -120,12 +106,12 @@ fn scope(text: &str) -> Result<Scope, String> {
     Scope::from_name(text).ok_or_else(|| format!("the scopes are: {}", Scopes::ALL))
 }
 
-impl Options {
+impl TokenCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        match self.command {
-            TokenCommand::Create(options) => options.run(),
-            TokenCommand::List(options) => options.run(),
-            TokenCommand::Revoke(options) => options.run(),
+        match self {
+            Self::Create(options) => options.run(),
+            Self::List(options) => options.run(),
+            Self::Revoke(options) => options.run(),
         }
     }
 }

@@ -20,21 +20,8 @@ use plantstore_store::{SWEEP_DELAY, SchemaChange, Store, StoreError, StoredUser}
 /// Pause between two batches of a removal, in which servers can write.
 pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
-/// List and delete users; works beside a running server
-#[derive(Args)]
-#[command(
-    arg_required_else_help = true,
-    after_help = "Examples:
-  plantstore user list
-  plantstore user delete ada"
-)]
-pub(super) struct Options {
-    #[command(subcommand)]
-    command: UserCommand,
-}
-
 #[derive(Subcommand)]
-enum UserCommand {
+pub(super) enum UserCommand {
     List(ListUsers),
     Delete(DeleteUser),
 }
@@ -44,7 +31,7 @@ enum UserCommand {
 #[command(after_help = "Examples:
   plantstore user list
   plantstore user list --json")]
-struct ListUsers {
+pub(super) struct ListUsers {
     #[command(flatten)]
     list: ListCommandOptions,
 }
@@ -54,7 +41,7 @@ struct ListUsers {
 #[command(after_help = "Examples:
   plantstore user delete ada
   plantstore user delete --yes ada")]
-struct DeleteUser {
+pub(super) struct DeleteUser {
     /// The user to delete
     #[arg(value_name = "NAME", value_parser = UserName::parse)]
     name: UserName,
@@ -65,11 +52,11 @@ struct DeleteUser {
     store: StoreOption,
 }
 
-impl Options {
+impl UserCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        match self.command {
-            UserCommand::List(options) => options.run(),
-            UserCommand::Delete(options) => options.run(),
+        match self {
+            Self::List(options) => options.run(),
+            Self::Delete(options) => options.run(),
         }
     }
 }
