@@ -20,9 +20,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 
 use self::announcement::{StartedService, announce};
-use self::lifecycle::{Supervisor, shutdown_signal};
+use self::lifecycle::{notify_until, shutdown_signal};
 use self::listener::{bind, listen_address};
-use self::monitoring::{MonitoringOptions, TraceExport};
+use self::monitoring::MonitoringOptions;
 use self::options::{CorsOptions, LimitOptions, LogOptions, OidcOptions};
 use self::tls::TlsOptions;
 use super::environment::switch;
@@ -97,21 +97,11 @@ impl Options {
         let url = self.store.url()?;
         let mut settings = self.settings()?;
         let tls = self.tls.tls()?;
-        let traces = self.monitoring.trace_export()?;
         let log = self.log.start_log();
         for warning in warnings {
             tracing::warn!("{warning}");
         }
-        match traces {
-            TraceExport::Off => {}
-            TraceExport::To(collector) => {
-                settings.collector = Some(*collector);
-                for warning in otel::warnings() {
-                    tracing::warn!("{warning}");
-                }
-            }
-            TraceExport::Invalid(error) => tracing::warn!(%error, "traces are not exported"),
-        }
+        settings.collector = self.monitoring.collector()?;
         self.store.warn_of_exposure();
         raise_file_limit(self.limits.transport.max_connections as u64);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -187,7 +177,7 @@ impl Options {
             return Err(error);
         }
         let sweeper = Sweeper::start(&store);
-        let shutdown = Supervisor::from_environment().ready_until(shutdown);
+        let shutdown = notify_until(shutdown);
 
         let server = Server::new(Arc::clone(&store), settings);
         let scraped = metrics.map(|metrics| metrics.serve(server, tls.clone(), lines_dropped));

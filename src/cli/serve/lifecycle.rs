@@ -1,12 +1,11 @@
 //! Start and end of the service: the signals that end it (SIGTERM, SIGINT, or the closing of the terminal that it was started on),
 //! and notifications for systemd (`Type=notify`): ready, alive, stopping.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,6 +13,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::environment::variable;
 use crate::cli::process::is_ignored;
+
+/// The variable that names the socket of the service manager.
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// Resolves at the first signal to stop, or when the terminal is closed; another signal ends the process at once. Must be called
 /// before another part of the process listens for SIGHUP.
@@ -77,79 +79,51 @@ fn has_terminal() -> bool {
     fs::File::open("/dev/tty").is_ok()
 }
 
-/// The service manager of this process, if it expects notifications.
-#[derive(Clone)]
-pub(super) struct Supervisor(Option<Arc<NotifySocket>>);
-
-struct NotifySocket {
-    socket: UnixDatagram,
-    address: SocketAddr,
-}
-
-impl Supervisor {
-    /// Opens the socket that `NOTIFY_SOCKET` names.
-    pub(super) fn from_environment() -> Self {
-        let socket = variable("NOTIFY_SOCKET").and_then(|name| {
-            let opened = NotifySocket::open(&name);
-            opened
-                .inspect_err(
-                    |error| tracing::warn!(%error, "cannot open the notification socket of the service manager"),
-                )
-                .ok()
-        });
-        Self(socket.map(Arc::new))
-    }
-
-    /// Reports that the service is ready and, when `stop` resolves, that it is stopping.
-    pub(super) fn ready_until(self, stop: impl Future<Output = ()>) -> impl Future<Output = ()> {
-        self.notify("READY=1");
-        self.start_watchdog();
-        async move {
-            stop.await;
-            self.notify("STOPPING=1");
-        }
-    }
-
-    /// Sends keep-alive notifications, if the supervisor expects them. They come from a task, so that they stop if the runtime
-    /// hangs.
-    fn start_watchdog(&self) {
-        let expected = variable("WATCHDOG_USEC").and_then(|text| text.to_str()?.parse().ok());
-        let Some(pause) = expected.map(|microseconds: u64| Duration::from_micros(microseconds / 2)) else {
-            return;
-        };
-        if self.0.is_none() || pause.is_zero() {
-            return;
-        }
-        let supervisor = self.clone();
-        tokio::spawn(async move {
-            loop {
-                supervisor.notify("WATCHDOG=1");
-                tokio::time::sleep(pause).await;
-            }
-        });
-    }
-
-    fn notify(&self, state: &str) {
-        if let Some(notify) = &self.0
-            && let Err(error) = notify.socket.send_to_addr(state.as_bytes(), &notify.address)
-        {
-            tracing::warn!(%error, state, "cannot notify the service manager");
-        }
+/// Reports to the service manager that the service is ready and alive and, when `stop` resolves, that it is stopping.
+pub(super) fn notify_until(stop: impl Future<Output = ()>) -> impl Future<Output = ()> {
+    notify("READY=1");
+    start_watchdog();
+    async move {
+        stop.await;
+        notify("STOPPING=1");
     }
 }
 
-impl NotifySocket {
-    /// Opens a socket. A name that starts with `@` is an abstract address instead of a file.
-    fn open(name: &OsString) -> io::Result<Self> {
-        let address = match name.as_bytes().strip_prefix(b"@") {
-            Some(name) => abstract_address(name)?,
-            None => SocketAddr::from_pathname(name)?,
-        };
-        let socket = UnixDatagram::unbound()?;
-        // A supervisor that does not read must not block the service.
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket, address })
+/// Sends keep-alive notifications, if the service manager expects them. They come from a task, so that they stop if the runtime
+/// hangs.
+fn start_watchdog() {
+    let expected = variable("WATCHDOG_USEC").and_then(|text| text.to_str()?.parse().ok());
+    let pause = Duration::from_micros(expected.unwrap_or(0) / 2);
+    if pause.is_zero() || variable(NOTIFY_SOCKET).is_none() {
+        return;
     }
+    tokio::spawn(async move {
+        loop {
+            notify("WATCHDOG=1");
+            tokio::time::sleep(pause).await;
+        }
+    });
+}
+
+/// Notifies the service manager, if there is one.
+fn notify(state: &str) {
+    if let Some(socket) = variable(NOTIFY_SOCKET)
+        && let Err(error) = send(&socket, state)
+    {
+        tracing::warn!(%error, state, "cannot notify the service manager");
+    }
+}
+
+/// Sends a datagram to a socket. A name that starts with `@` is an abstract address instead of a file.
+fn send(name: &OsStr, text: &str) -> io::Result<usize> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => abstract_address(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    // A service manager that does not read must not block the service.
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(text.as_bytes(), &address)
 }
 
 #[cfg(target_os = "linux")]

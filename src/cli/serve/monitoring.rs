@@ -34,38 +34,30 @@ pub(super) struct MonitoringOptions {
     otlp_ca: Option<PathBuf>,
 }
 
-/// The configured export of traces.
-pub(super) enum TraceExport {
-    Off,
-    To(Box<Collector>),
-    /// The `OTEL_` variables are invalid. This is no error, because the process may have inherited them.
-    Invalid(UsageError),
-}
-
-impl TraceExport {
-    fn to(collector: Collector) -> Self {
-        Self::To(Box::new(collector))
-    }
-}
-
 impl MonitoringOptions {
     /// Returns the collector of traces, if one is configured. If the option does not name its endpoint, the `OTEL_` variables
-    /// may do so.
-    pub(super) fn trace_export(&self) -> Result<TraceExport, UsageError> {
-        if let Some(endpoint) = &self.otlp_endpoint {
-            return self.collector_at(endpoint.clone()).map(TraceExport::to);
+    /// may do so. Their errors are logged, because the process may have inherited them.
+    pub(super) fn collector(&self) -> Result<Option<Collector>, UsageError> {
+        let collector = match &self.otlp_endpoint {
+            Some(endpoint) => Some(self.collector_at(endpoint.clone())?),
+            None => self.collector_of_variables().unwrap_or_else(|error| {
+                tracing::warn!(%error, "traces are not exported");
+                None
+            }),
+        };
+        if collector.is_some() {
+            for warning in otel::warnings() {
+                tracing::warn!("{warning}");
+            }
+        } else if let (Ok(false), Ok(None)) = (otel::is_disabled(), otel::endpoint()) {
+            self.reject_options_without_endpoint()?;
         }
-        let endpoint = match otel::is_disabled() {
-            Ok(true) => return Ok(TraceExport::Off),
-            Ok(false) => otel::endpoint(),
-            Err(error) => Err(error),
-        };
-        let collector = match endpoint {
-            Ok(Some(endpoint)) => self.collector_at(endpoint),
-            Ok(None) => return self.reject_options_without_endpoint().map(|()| TraceExport::Off),
-            Err(error) => Err(error),
-        };
-        Ok(collector.map_or_else(TraceExport::Invalid, TraceExport::to))
+        Ok(collector)
+    }
+
+    fn collector_of_variables(&self) -> Result<Option<Collector>, UsageError> {
+        let endpoint = if otel::is_disabled()? { None } else { otel::endpoint()? };
+        endpoint.map(|endpoint| self.collector_at(endpoint)).transpose()
     }
 
     fn collector_at(&self, endpoint: Endpoint) -> Result<Collector, UsageError> {

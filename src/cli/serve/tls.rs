@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 
 use crate::cli::environment::{UsageError, origin, switch};
-use plantstore_server::{CertificateFileError, CertificateReload, Tls};
+use plantstore_server::{CertificateReload, Tls};
 
 /// Time between two checks of the files for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
@@ -75,44 +75,31 @@ pub(super) fn start_reloading(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
     if tls.key_is_readable_by_all() {
         tracing::warn!("all users of this machine can read the file of --tls-key: make it readable by its owner alone");
     }
-    let mut reloader = Reloader { tls: Arc::clone(tls), logged_error: None };
+    let tls = Arc::clone(tls);
     tokio::spawn(async move {
+        // The error of the last reload, which is logged once as long as it stays the same.
+        let mut logged_error = None;
         loop {
-            let requested = tokio::select! {
+            // A reload that an operator requested is always logged.
+            let is_requested = tokio::select! {
                 _ = hangup.recv() => true,
-                () = sleep_until(Instant::now() + RELOAD_INTERVAL) => false,
+                () = sleep(RELOAD_INTERVAL) => false,
             };
-            reloader.reload(requested);
+            let reloaded = tls.reload();
+            match &reloaded {
+                Ok(CertificateReload::Reloaded) => {
+                    tracing::info!(sha256 = tls.fingerprint(), "new certificate loaded");
+                }
+                Ok(CertificateReload::Unchanged) if is_requested || logged_error.is_some() => {
+                    tracing::info!(sha256 = tls.fingerprint(), "certificate unchanged");
+                }
+                Err(error) if is_requested || logged_error.as_ref() != Some(error) => {
+                    tracing::warn!(%error, "certificate not reloaded: the previous one stays in use");
+                }
+                Ok(CertificateReload::Unchanged) | Err(_) => {}
+            }
+            logged_error = reloaded.err();
         }
     });
     Ok(())
-}
-
-struct Reloader {
-    tls: Arc<Tls>,
-    /// The error of the last reload, which is logged once as long as it stays the same.
-    logged_error: Option<CertificateFileError>,
-}
-
-impl Reloader {
-    /// Reads the files again. A reload that an operator requested is always logged.
-    fn reload(&mut self, requested: bool) {
-        match self.tls.reload() {
-            Ok(CertificateReload::Reloaded) => {
-                tracing::info!(sha256 = self.tls.fingerprint(), "new certificate loaded");
-            }
-            Ok(CertificateReload::Unchanged) if requested || self.logged_error.is_some() => {
-                tracing::info!(sha256 = self.tls.fingerprint(), "certificate unchanged");
-            }
-            Ok(CertificateReload::Unchanged) => {}
-            Err(error) => {
-                if requested || self.logged_error.as_ref() != Some(&error) {
-                    tracing::warn!(%error, "certificate not reloaded: the previous one stays in use");
-                }
-                self.logged_error = Some(error);
-                return;
-            }
-        }
-        self.logged_error = None;
-    }
 }
