@@ -20,6 +20,7 @@ mod docs;
 mod durability;
 mod errors;
 mod etags;
+mod events;
 mod export;
 mod fairness;
 mod first_token;

@@ -4,6 +4,7 @@ mod account_change;
 mod collections;
 mod cors;
 mod error;
+pub(crate) mod events;
 mod extract;
 mod idempotency;
 mod listing;

@@ -7,7 +7,8 @@ mod rate_limit;
 mod sessions;
 
 pub(crate) use self::caller::{
-    Auth, Caller, Delete, ManageShares, ManageTokens, NoScopeRequired, Public, Read, RequiredScope, Write, check_host,
+    Auth, Caller, CallerToken, Delete, ManageShares, ManageTokens, NoScopeRequired, Public, Read, RequiredScope, Write,
+    check_host,
 };
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlError};
 pub(crate) use self::rate_limit::{Quota, RateLimiter};

@@ -97,6 +97,9 @@ pub struct ApiLimits {
     /// Size of the cache of lists in bytes; 0 turns it off
     #[arg(long, value_name = "BYTES", env = "PLANTSTORE_LIST_CACHE_BYTES", default_value_t = 16_777_216, value_parser = number::<usize>(0..=u32::MAX.into()))]
     pub list_cache_bytes: usize,
+    /// Maximum number of open event streams; beyond it the status is 503. Over HTTP/1.1 each of them is one of the open connections
+    #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_EVENT_STREAMS", default_value_t = 5_000, value_parser = number::<usize>(0..=1_000_000))]
+    pub max_event_streams: usize,
 }
 
 impl Default for ApiLimits {

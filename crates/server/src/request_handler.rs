@@ -99,7 +99,7 @@ impl Handler for RequestHandler {
         if is_head {
             remove_body(&mut response);
         }
-        response.map(|body| TrackedBody::new(body, exchange))
+        TrackedBody::new(response, exchange)
     }
 
     fn reject(&self, rejection: Rejection, client: IpAddr, since: Instant) -> Vec<u8> {

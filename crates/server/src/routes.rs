@@ -12,7 +12,7 @@ use hyper::{Method, Uri};
 use serde_json::{Value, json};
 
 use crate::api::operation::{Access, DEFAULT, Operation, Returns, inline, list, one};
-use crate::api::{Api, ApiError, openapi, plants, probes, shares, tokens};
+use crate::api::{Api, ApiError, events, openapi, plants, probes, shares, tokens};
 use crate::auth::{Caller, NoScopeRequired, Public};
 use crate::request_handler::{NO_ROUTE, Respond};
 use crate::web::{self, PageFile, SignIn, StaticFile};
@@ -24,7 +24,7 @@ use plantstore_model::token::Scope;
 type CallHandler = fn(Request, &'static Api) -> BoxFuture<'static, Response>;
 
 /// All operations with their handlers; those that are called most come first.
-static OPERATIONS: [(CallHandler, Operation); 17] = [
+static OPERATIONS: [(CallHandler, Operation); 18] = [
     (
         |request, api| plants::list.call(request, api),
         Operation {
@@ -102,6 +102,23 @@ static OPERATIONS: [(CallHandler, Operation); 17] = [
             parameters: &["PlantId", "owner", "Idempotency-Key"],
             success: "The plant is deleted",
             errors: &[40005, 40400, 40901, 42200],
+            ..DEFAULT
+        },
+    ),
+    (
+        |request, api| events::stream.call(request, api),
+        Operation {
+            line: "GET /events",
+            id: "streamEvents",
+            summary: "Be notified of changes",
+            description: "Streams server-sent events of type `plants`, one at once and one after each change of the list. Their `id`, \
+            and `etag` in their `data`, is the current `ETag` of the list.",
+            access: Access::Scope(Scope::Read),
+            parameters: &["owner", "Last-Event-ID"],
+            success: "Events, until the server or the client ends the stream",
+            returns: Returns::Events,
+            headers: &["Cache-Control", "X-Accel-Buffering"],
+            errors: &[40400],
             ..DEFAULT
         },
     ),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use plantstore_store::Store;
 use plantstore_telemetry::metrics::Exposition;
 use tokio::net::TcpListener;
@@ -75,7 +75,9 @@ impl Server {
         tls: Option<Arc<Tls>>,
         shutdown: BoxFuture<'static, ()>,
     ) -> BoxFuture<'_, ShutdownOutcome> {
-        Box::pin(transport::serve(listener, tls, self.handler.api.transport, self.handler, shutdown))
+        let api = self.handler.api;
+        let shutdown = shutdown.inspect(|()| api.event_streams.end());
+        Box::pin(transport::serve(listener, tls, api.transport, self.handler, shutdown))
     }
 
     /// Waits for the changes of tokens and shares in progress. They continue after their clients have disconnected.

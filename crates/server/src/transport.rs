@@ -15,7 +15,7 @@ mod trusted_proxies;
 
 pub(crate) use self::connection_state::{CloseReason, Rejection};
 pub(crate) use self::handler::{
-    BufferBudget, BufferPermit, ConnectionEvent, Handler, REQUEST_ID, RequestInfo, ResponseBody,
+    BufferBudget, BufferPermit, ConnectionEvent, Handler, OpenEnded, REQUEST_ID, RequestInfo, ResponseBody,
 };
 pub(crate) use self::listener::serve;
 pub use self::state::ShutdownOutcome;

@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::store::Store;
 use crate::{postgres, sqlite};
+use plantstore_model::user::UserId;
 
 /// An open transaction. Its clones are the same transaction.
 #[derive(Clone)]
@@ -47,10 +48,12 @@ impl Store {
         origin: Origin,
         work: impl Fn(Transaction) -> F,
     ) -> Result<T, StoreError> {
-        match self {
+        let done = match self {
             Self::Sqlite(engine) => engine.transaction(origin, |opened| work(Transaction::Sqlite(opened))).await,
             Self::Postgres(engine) => engine.transaction(origin, |opened| work(Transaction::Postgres(opened))).await,
-        }
+        };
+        self.watches().poll_soon();
+        done
     }
 }
 
@@ -97,6 +100,23 @@ impl Transaction {
             Self::Sqlite(_) => Ok(Timestamp::now().as_millisecond()),
             Self::Postgres(_) => Ok(self.find(NOW, &[]).await?.unwrap_or_default()),
         }
+    }
+
+    /// Moves the version of a user whose tokens or received shares change. Whatever watches the user's version then looks at them again.
+    pub(crate) async fn move_version(&self, user: UserId) -> Result<(), TransactionError> {
+        macro_rules! update {
+            ($table:literal) => {
+                concat!(
+                    "UPDATE ",
+                    $table,
+                    " SET version = CASE WHEN version < $2 THEN $2 ELSE version + 1 END WHERE user_id = $1"
+                )
+            };
+        }
+        let update = if self.has_collections() { update!("collections") } else { update!("users") };
+        // As those of writes, so that no version is reused after a store was restored to an earlier state.
+        let microseconds = self.now().await?.saturating_mul(1_000);
+        self.execute(update, &[&user.get(), &microseconds]).await.map(|_| ())
     }
 
     /// Returns true if the versions of users are in the table `collections`.

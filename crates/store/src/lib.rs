@@ -15,6 +15,7 @@ mod sqlite;
 mod store;
 pub mod transfer;
 mod url;
+mod watch;
 
 pub use self::accounts::{
     AcceptOutcome, CollectionAccess, CreateTokenOutcome, GrantOutcome, SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX,
@@ -30,3 +31,4 @@ pub use self::postgres::{PlacedTable, Placement};
 pub use self::reserve::{Reserve, ReservedPlace};
 pub use self::store::Store;
 pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};
+pub use self::watch::Watch;

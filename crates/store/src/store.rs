@@ -4,6 +4,7 @@
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
@@ -16,6 +17,7 @@ use crate::plants::{
 use crate::postgres::{self, PlacedTable, Postgres};
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
+use crate::watch::Watches;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
@@ -90,7 +92,12 @@ impl Store {
             Some(key) => Some(self.claim(context.user, key).await?),
             None => None,
         };
-        self.queue_of(context).write(context.user, |reply| Job::Write { context, write, key, reply }).await
+        let written =
+            self.queue_of(context).write(context.user, |reply| Job::Write { context, write, key, reply }).await;
+        if let Ok(WriteOutcome::Done) = written {
+            self.watches().changed(context.owner);
+        }
+        written
     }
 
     /// Returns true if the write queue has a place for a write of this user.
@@ -142,6 +149,14 @@ impl Store {
         match self {
             Self::Sqlite(engine) => engine.cached_versions(users),
             Self::Postgres(_) => None,
+        }
+    }
+
+    /// Returns the current versions of these users, without a query if they are known; `None` for a user who does not exist.
+    pub async fn current_versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
+        match self.cached_versions(users) {
+            Some(versions) => Ok(versions),
+            None => self.versions(users).await,
         }
     }
 
@@ -231,6 +246,10 @@ impl Store {
     /// Returns the queue for users and tokens.
     pub(crate) fn queue(&self) -> WriteQueue {
         dispatch!(self, engine => engine.queue())
+    }
+
+    pub(crate) fn watches(&self) -> &Arc<Watches> {
+        dispatch!(self, engine => &engine.watches)
     }
 
     fn queue_of(&self, context: WriteContext) -> WriteQueue {

@@ -71,7 +71,25 @@ impl Connection {
         Ok(response)
     }
 
-    fn parse_response(&mut self, to_head: bool) -> io::Result<Response> {
+    /// Reads the head of a response, which the OpenAPI document must list; its body may be read in chunks.
+    #[track_caller]
+    pub(crate) fn read_head(&mut self) -> Response {
+        let response = self.parse_head().expect("the head of a response");
+        contract::check(self.pending.next().as_ref(), &response);
+        response
+    }
+
+    /// Reads the next chunk of a body, which is empty at its end.
+    pub(crate) fn read_chunk(&mut self) -> io::Result<Vec<u8>> {
+        let size = self.until(b"\r\n")?;
+        let size = std::str::from_utf8(&size).ok().and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
+        let size = size.ok_or(io::ErrorKind::InvalidData)?;
+        let mut chunk = self.exactly(size + 2)?;
+        chunk.truncate(size);
+        Ok(chunk)
+    }
+
+    fn parse_head(&mut self) -> io::Result<Response> {
         let head = self.until(b"\r\n\r\n")?;
         let head = String::from_utf8(head).map_err(|_| io::ErrorKind::InvalidData)?;
         let mut lines = head.trim_end().split("\r\n");
@@ -85,20 +103,22 @@ impl Connection {
             .map(|line| line.split_once(": ").unwrap_or_else(|| panic!("a header, not {line:?}")))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
             .collect();
-        let mut response = Response { status, reason, headers, body: Vec::new() };
+        Ok(Response { status, reason, headers, body: Vec::new() })
+    }
+
+    fn parse_response(&mut self, to_head: bool) -> io::Result<Response> {
+        let mut response = self.parse_head()?;
+        let status = response.status;
         if to_head || status == 204 || status == 304 || status < 200 {
             return Ok(response);
         }
         if response.header("transfer-encoding") == Some("chunked") {
             loop {
-                let size = self.until(b"\r\n")?;
-                let size = std::str::from_utf8(&size).ok().and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
-                let size = size.ok_or(io::ErrorKind::InvalidData)?;
-                let chunk = self.exactly(size + 2)?;
-                if size == 0 {
+                let chunk = self.read_chunk()?;
+                if chunk.is_empty() {
                     break;
                 }
-                response.body.extend_from_slice(&chunk[..size]);
+                response.body.extend_from_slice(&chunk);
             }
         } else if let Some(length) = response.header("content-length") {
             let length = length.parse().expect("a length");

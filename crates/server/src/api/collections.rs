@@ -9,7 +9,7 @@ use hyper::http::request::Parts;
 
 use super::error::ApiError;
 use super::representation::EntityTag;
-use crate::auth::{Caller, Session};
+use crate::auth::Session;
 use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::{CollectionAccess, Version, WriteContext};
 
@@ -60,6 +60,10 @@ pub(crate) struct ReadableCollections {
 impl ReadableCollections {
     pub(crate) fn collections(&self) -> &[CollectionAccess] {
         &self.session.collections[self.range.clone()]
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
     }
 
     pub(crate) fn caller(&self) -> &UserName {
@@ -127,8 +131,8 @@ pub(crate) enum ListState {
 }
 
 /// Returns the collections that the caller may read: that of the given owner, or all.
-pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerParameter) -> Result<ReadableCollections, ApiError> {
-    let session = Arc::clone(&caller.session);
+pub(crate) fn readable(session: &Arc<Session>, owner: &OwnerParameter) -> Result<ReadableCollections, ApiError> {
+    let session = Arc::clone(session);
     let range = match &owner.0 {
         None => 0..session.collections.len(),
         Some(owner) => {
@@ -140,10 +144,10 @@ pub(crate) fn readable<S>(caller: &Caller<S>, owner: &OwnerParameter) -> Result<
 }
 
 /// Returns one collection that the caller may read: that of the given owner, or the caller's own.
-pub(crate) fn one_readable<S>(caller: &Caller<S>, owner: &OwnerParameter) -> Result<ReadableCollections, ApiError> {
+pub(crate) fn one_readable(session: &Arc<Session>, owner: &OwnerParameter) -> Result<ReadableCollections, ApiError> {
     match &owner.0 {
-        Some(_) => readable(caller, owner),
-        None => readable(caller, &OwnerParameter(Some(caller.session.identity.user.as_str().to_owned()))),
+        Some(_) => readable(session, owner),
+        None => readable(session, &OwnerParameter(Some(session.identity.user.as_str().to_owned()))),
     }
 }
 

@@ -19,7 +19,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
 /// Methods that scripts may use. They are the same for all paths: a preflight has no token and must not reveal which paths exist.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static(
-    "Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id",
+    "Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, Traceparent, Tracestate, X-Request-Id",
 );
 /// Seconds for which a browser may cache a preflight: the longest time that all browsers accept.
 const MAX_AGE: u32 = 7_200;

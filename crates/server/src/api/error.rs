@@ -24,6 +24,9 @@ use plantstore_store::{SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, StoreError, Stor
 /// Time after which a client is asked to retry a request that was rejected for a transient reason.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// Maximum number of open event streams of a user.
+pub(super) const STREAMS_PER_USER: usize = 10;
+
 /// Marks a stored response that is sent again.
 pub(super) const IDEMPOTENCY_REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -101,6 +104,8 @@ pub(crate) enum ApiError {
     TooManyFailures(u64),
     #[error("this user has sent too many requests, nothing was done: try again in {0} s")]
     TooManyRequests(u64),
+    #[error("you have {STREAMS_PER_USER} open event streams, which is the most: close one first")]
+    TooManyStreams,
     #[error("the request line and the header fields are too large or too many: send less")]
     HeadersTooLarge,
     #[error("internal error: search the server log for the request id")]
@@ -157,7 +162,7 @@ impl ApiError {
             Self::NotJsonType => 41500,
             Self::KeyReused => 42200,
             Self::Replayed(stored) => stored.code,
-            Self::TooManyFailures(_) | Self::TooManyRequests(_) => 42900,
+            Self::TooManyFailures(_) | Self::TooManyRequests(_) | Self::TooManyStreams => 42900,
             Self::HeadersTooLarge => 43100,
             Self::Internal(_) => 50000,
             Self::Overloaded | Self::Draining | Self::NoIssuerKeys | Self::Unavailable(_) => 50300,
@@ -200,6 +205,7 @@ impl ApiError {
             | Self::NoIssuerKeys
             | Self::Unavailable(_)
             | Self::OutcomeUnknown(_)
+            | Self::TooManyStreams
             | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
             Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
             // The rest of the request is not read, or the end of its body is unknown: no request can follow on the connection.

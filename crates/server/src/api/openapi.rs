@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ErrorBody};
-use super::operation::{Access, BodyType, Operation, PLANTS, SELF_SERVICE, SERVICE, one, reference};
+use super::operation::{Access, BodyType, Operation, PLANTS, Returns, SELF_SERVICE, SERVICE, one, reference};
 use crate::options::ApiLimits;
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError, TAG_MAX_CHARS};
 use plantstore_model::self_service::TokenRequestError;
@@ -24,7 +24,7 @@ fn references(kind: &str, names: &[&str]) -> Map<String, Value> {
 }
 
 /// Header fields of responses: name, description and example. General fields of HTTP (`Date`, `Content-Type` …) are not described.
-const HEADERS: [(&str, &str, &str); 20] = [
+const HEADERS: [(&str, &str, &str); 21] = [
     ("X-Request-Id", "The id of the request: the one that was sent, if it is valid, or a new one", "4a1b6bfe6f3d4d0e"),
     ("X-Content-Type-Options", "Always `nosniff`", "nosniff"),
     ("Strict-Transport-Security", "Over TLS: use this host over TLS only", "max-age=31536000"),
@@ -42,6 +42,7 @@ const HEADERS: [(&str, &str, &str); 20] = [
     ("Vary", "Request header fields that the response depends on", "Authorization"),
     ("Content-Encoding", "`gzip` for clients that accept it", "gzip"),
     ("Cache-Control", "Directives for caches", "private, no-cache"),
+    ("X-Accel-Buffering", "Asks proxies to pass events on at once", "no"),
     ("ETag", "The version of the list or plant, for `If-None-Match`", r#"W/"0f343b0931126a20f133d67c2b018a3b""#),
     (
         "Link",
@@ -193,6 +194,9 @@ fn describe(operation: &Operation, errors: &mut ErrorResponses) -> Value {
     let mut success = json!({"description": operation.success});
     if !names.is_empty() {
         success["headers"] = references("headers", &names).into();
+    }
+    if let Returns::Events = operation.returns {
+        success["content"] = json!({"text/event-stream": {"schema": {"type": "string"}}});
     }
     if let Some(body) = operation.returns.body() {
         success["content"] = content(&(body.schema)());
@@ -374,6 +378,13 @@ fn parameters() -> Map<String, Value> {
             "header",
             "If-None-Match",
             "The `ETag` of a response that you have; 304 if it is still current",
+            json!({"type": "string"}),
+        ),
+        (
+            "Last-Event-ID",
+            "header",
+            "Last-Event-ID",
+            "The `id` of the last event; if it is current, no event is sent at once",
             json!({"type": "string"}),
         ),
         (

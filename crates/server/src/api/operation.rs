@@ -82,20 +82,22 @@ pub(crate) enum Returns {
     NoContent,
     Body(BodyType),
     Created(BodyType),
+    /// Server-sent events.
+    Events,
 }
 
 impl Returns {
     pub(super) fn status(self) -> StatusCode {
         match self {
             Self::NoContent => StatusCode::NO_CONTENT,
-            Self::Body(_) => StatusCode::OK,
+            Self::Body(_) | Self::Events => StatusCode::OK,
             Self::Created(_) => StatusCode::CREATED,
         }
     }
 
     pub(super) fn body(self) -> Option<BodyType> {
         match self {
-            Self::NoContent => None,
+            Self::NoContent | Self::Events => None,
             Self::Body(body) | Self::Created(body) => Some(body),
         }
     }

@@ -5,10 +5,13 @@
 //! 2. [`ReadLimiter`] limits the number of concurrent reads of the store. Some more requests wait in a short queue.
 //! 3. [`AccountChanges`] limits the changes of tokens and shares in progress, instead of the two above.
 //!
+//! [`EventStreams`] limits the open event streams, which hold no place of the others.
+//!
 //! When one of the first two resources is short, users who have used little of it still get a place of its [`Reserve`].
 //! [`RejectionDelay`] delays repeated rejections of one client.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,9 +23,9 @@ use plantstore_store::{Reserve, ReservedPlace, StoreError};
 use plantstore_telemetry::metrics::{Counter, Exposition};
 use plantstore_telemetry::spans;
 use tokio::runtime::{Handle, RuntimeMetrics};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
-use super::error::ApiError;
+use super::error::{ApiError, STREAMS_PER_USER};
 use crate::auth::{Quota, RateLimiter};
 use crate::observe::{Context, Identity};
 use crate::options::{ApiLimits, Rate};
@@ -275,6 +278,77 @@ impl Drop for CountedChange {
             changes.end(self.token);
             if changes.by_token.is_empty() {
                 by_user.remove(&self.user);
+            }
+        }
+    }
+}
+
+/// Limits the open event streams, per user and in total, and ends them at shutdown.
+pub(crate) struct EventStreams {
+    by_user: Mutex<HashMap<UserId, usize>>,
+    places: Semaphore,
+    max: usize,
+    ending: watch::Sender<bool>,
+}
+
+impl EventStreams {
+    pub(super) fn new(max: usize) -> Self {
+        Self { by_user: Mutex::default(), places: Semaphore::new(max), max, ending: watch::Sender::default() }
+    }
+
+    /// Takes a place for a stream of this user.
+    pub(super) fn open(&'static self, user: UserId) -> Result<StreamPlace, ApiError> {
+        let place = self.places.try_acquire().map_err(|_| ApiError::Overloaded)?;
+        let mut by_user = self.by_user();
+        let open = by_user.entry(user).or_default();
+        if *open == STREAMS_PER_USER {
+            return Err(ApiError::TooManyStreams);
+        }
+        *open += 1;
+        Ok(StreamPlace { all: self, user, ending: self.ending.subscribe(), _place: place })
+    }
+
+    /// Ends all streams.
+    pub(crate) fn end(&self) {
+        self.ending.send_replace(true);
+    }
+
+    fn by_user(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
+        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
+        exposition
+            .gauge("plantstore_event_streams", "Open event streams.")
+            .sample(&[], self.max - self.places.available_permits());
+        exposition
+            .gauge("plantstore_event_streams_limit", "Maximum of plantstore_event_streams (--max-event-streams).")
+            .sample(&[], self.max);
+    }
+}
+
+/// The place of an open event stream, released when dropped.
+pub(super) struct StreamPlace {
+    all: &'static EventStreams,
+    user: UserId,
+    ending: watch::Receiver<bool>,
+    _place: SemaphorePermit<'static>,
+}
+
+impl StreamPlace {
+    /// Resolves when all streams end.
+    pub(super) async fn ended(&mut self) {
+        // Never fails, because the sender is never dropped.
+        let _ = self.ending.wait_for(|ending| *ending).await;
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut open) = self.all.by_user().entry(self.user) {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
             }
         }
     }

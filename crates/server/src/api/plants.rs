@@ -52,7 +52,7 @@ pub(crate) async fn list(
     _: ReadCapacity,
     query: ListQuery,
 ) -> Result<Response, ApiError> {
-    list_plants(api, readable(&caller, query.owner())?, query).await
+    list_plants(api, readable(&caller.session, query.owner())?, query).await
 }
 
 /// `GET /plants/{id}`
@@ -63,7 +63,7 @@ pub(crate) async fn read(
     query: PlantQuery,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
-    read_plant(api, one_readable(&caller, &query.owner)?, query, id?).await
+    read_plant(api, one_readable(&caller.session, &query.owner)?, query, id?).await
 }
 
 /// `PUT /plants/{id}`

@@ -8,7 +8,7 @@ use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
 use super::error::ApiError;
 use super::listing::cache::ListCache;
-use super::overload::{AccountChanges, ReadLimiter, RejectionDelay, Saturation};
+use super::overload::{AccountChanges, EventStreams, ReadLimiter, RejectionDelay, Saturation};
 use crate::auth::Auth;
 use crate::observe::Readiness;
 use crate::options::ApiLimits;
@@ -28,6 +28,7 @@ pub(crate) struct Api {
     pub(crate) rejection_delay: RejectionDelay,
     /// Lists that are being streamed.
     pub(super) lists_streaming: Gauge,
+    pub(crate) event_streams: EventStreams,
     pub(super) readiness: Readiness,
 }
 
@@ -40,6 +41,8 @@ impl FromRef<&'static Api> for &'static Auth {
 impl Api {
     /// Creates the state. Must be called in the runtime that handles the requests.
     pub(crate) fn new(store: Arc<Store>, transport: &'static Transport, auth: Auth, limits: ApiLimits) -> Self {
+        let watched = Arc::clone(&store);
+        tokio::spawn(async move { watched.poll_watched().await });
         Self {
             transport,
             auth,
@@ -51,6 +54,7 @@ impl Api {
             account_changes: AccountChanges::new(limits.waiting_timeout),
             rejection_delay: RejectionDelay::new(),
             lists_streaming: Gauge::default(),
+            event_streams: EventStreams::new(limits.max_event_streams),
             readiness: Readiness::default(),
             store,
             limits,
@@ -69,6 +73,7 @@ impl Api {
         exposition
             .gauge("plantstore_lists_streaming", "Lists that are being streamed to clients.")
             .sample(&[], self.lists_streaming.get());
+        self.event_streams.write_metrics(exposition);
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {

@@ -112,6 +112,38 @@ where
     }
 }
 
+/// The token of a caller, whose session is looked up again while a long response is sent.
+pub(crate) struct CallerToken {
+    auth: &'static Auth,
+    token: Box<str>,
+}
+
+impl<App: Send + Sync> FromRequestParts<App> for CallerToken
+where
+    &'static Auth: FromRef<App>,
+{
+    type Rejection = AuthError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AuthError> {
+        let value = parts.headers.get(AUTHORIZATION).ok_or(AuthError::NoToken)?;
+        let token = credentials(value)?.ok_or(AuthError::InvalidToken)?;
+        Ok(Self { auth: <&'static Auth>::from_ref(app), token: token.into() })
+    }
+}
+
+impl CallerToken {
+    /// Returns the session as the store has it now, also to requests that follow; an error if the token is not valid any more.
+    pub(crate) async fn look_up(&self) -> Result<Arc<Session>, AuthError> {
+        let session = self.auth.sessions.find(&self.auth.store, &self.token, Some(Instant::now())).await?;
+        session.ok_or(AuthError::InvalidToken)
+    }
+
+    /// Checks, without a look-up, that the session is still valid as far as the issuer's keys are concerned.
+    pub(crate) fn holds(&self, session: &Session) -> bool {
+        self.auth.sessions.holds(session)
+    }
+}
+
 /// Any client; a token is not looked at.
 pub(crate) struct Public;
 
@@ -130,7 +162,7 @@ async fn authenticate(auth: &Auth, context: &Context, headers: &HeaderMap) -> Re
         return Err(AuthError::BadRequest("send exactly one `Authorization` header"));
     }
     let session = match credentials(value)? {
-        Some(token) => auth.sessions.find(&auth.store, token).await?,
+        Some(token) => auth.sessions.find(&auth.store, token, None).await?,
         None => None,
     };
     session.ok_or_else(|| match auth.failure_limit.take(context.client(), Instant::now()) {

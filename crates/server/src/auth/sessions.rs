@@ -65,6 +65,8 @@ pub(crate) struct Session {
     pub(crate) expires: Option<Timestamp>,
     /// Collections that the user may read, including the user's own, sorted by the owners' names.
     pub(crate) collections: Vec<CollectionAccess>,
+    /// Time at which the token was looked up or verified.
+    checked: Instant,
     /// End of validity without another look-up.
     until: Instant,
 }
@@ -157,8 +159,14 @@ impl Sessions {
         }
     }
 
-    /// Returns the session of a token; `None` if the token is malformed, unknown, expired, revoked or not verified.
-    pub(crate) async fn find(&self, store: &Store, token: &str) -> Result<Option<Arc<Session>>, AuthError> {
+    /// Returns the session of a token; `None` if the token is malformed, unknown, expired, revoked or not verified. With `since`, a
+    /// token that was looked up earlier is looked up again.
+    pub(crate) async fn find(
+        &self,
+        store: &Store,
+        token: &str,
+        since: Option<Instant>,
+    ) -> Result<Option<Arc<Session>>, AuthError> {
         if !PlainToken::is_well_formed(token) && !is_jwt_shaped(token) {
             if let Some(verifier) = self.verifier.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
                 verifier.report_opaque();
@@ -167,8 +175,8 @@ impl Sessions {
         }
         let hash = TokenHash::of(token);
         let now = Instant::now();
-        let known = self.valid.get(&hash);
-        if known.as_ref().is_some_and(|session| now < session.until && self.holds(&session.credential)) {
+        let known = self.valid.get(&hash).filter(|session| since.is_none_or(|since| session.checked >= since));
+        if known.as_ref().is_some_and(|session| now < session.until && self.holds(session)) {
             self.cache_hits.count();
             return Ok(known);
         }
@@ -242,7 +250,7 @@ impl Sessions {
         authenticated.record_use(store, self.valid.get(hash).as_deref(), now);
         let until = checked + authenticated.validity_from(now);
         let AuthenticatedToken { identity, scopes, credential, expires, .. } = authenticated;
-        Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, until })
+        Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, checked, until })
     }
 
     /// Verifies a token of the issuer, and creates its user at the first use.
@@ -276,8 +284,9 @@ impl Sessions {
         })
     }
 
-    fn holds(&self, credential: &Credential) -> bool {
-        match credential {
+    /// Checks, without a look-up, that the issuer still has the key that has signed the token.
+    pub(crate) fn holds(&self, session: &Session) -> bool {
+        match &session.credential {
             Credential::Token { .. } => true,
             Credential::Issuer { keys, .. } => self.are_current(keys),
         }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::header::HeaderValue;
 use hyper::http::request::Parts;
-use hyper::{HeaderMap, Method, StatusCode, Version};
+use hyper::{HeaderMap, Method, Response, StatusCode, Version};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
 use plantstore_telemetry::logging::ACCESS_LOG;
@@ -21,7 +21,7 @@ use plantstore_telemetry::spans::SpanRecorder;
 use super::metrics::{ConnectionMetrics, EndedRequest, Outcome, RequestMetrics};
 use super::request_id::request_id;
 use super::traces::{Collector, Trace, Tracer};
-use crate::transport::{ClientAddress, InFlightRequest, ResponseBody};
+use crate::transport::{ClientAddress, InFlightRequest, OpenEnded, ResponseBody};
 
 /// The metrics and the tracer that requests and connections report to.
 pub(crate) struct Observe {
@@ -199,12 +199,15 @@ impl Drop for Exchange {
 pub(crate) struct TrackedBody {
     inner: Body,
     exchange: Exchange,
+    /// The response is complete after each of its frames.
+    is_open_ended: bool,
 }
 
 impl TrackedBody {
-    pub(crate) fn new(inner: Body, mut exchange: Exchange) -> Self {
-        exchange.outcome.complete = http_body::Body::is_end_stream(&inner);
-        Self { inner, exchange }
+    pub(crate) fn new(response: Response<Body>, mut exchange: Exchange) -> Response<Self> {
+        let is_open_ended = response.extensions().get::<OpenEnded>().is_some();
+        exchange.outcome.complete = http_body::Body::is_end_stream(response.body());
+        response.map(|inner| Self { inner, exchange, is_open_ended })
     }
 }
 
@@ -226,7 +229,7 @@ impl http_body::Body for TrackedBody {
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 self.exchange.outcome.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
-                self.exchange.outcome.complete = self.inner.is_end_stream();
+                self.exchange.outcome.complete = self.is_open_ended || self.inner.is_end_stream();
             }
             Poll::Ready(None) => self.exchange.outcome.complete = true,
             Poll::Ready(Some(Err(_))) | Poll::Pending => {}

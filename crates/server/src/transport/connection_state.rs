@@ -11,6 +11,8 @@ struct Inner {
     close_reason: Option<CloseReason>,
     /// The client may still be sending a body that is not read.
     lingers: bool,
+    /// The response in flight ends when the client disconnects.
+    is_open_ended: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -60,7 +62,7 @@ impl CloseReason {
 
 impl ConnectionState {
     pub(super) fn new(phase: Phase) -> Self {
-        Self(Mutex::new(Inner { phase, close_reason: None, lingers: false }))
+        Self(Mutex::new(Inner { phase, close_reason: None, lingers: false, is_open_ended: false }))
     }
 
     fn state(&self) -> MutexGuard<'_, Inner> {
@@ -92,12 +94,23 @@ impl ConnectionState {
 
     /// Records that a request's response has ended.
     pub(super) fn end_request(&self) {
-        self.state().phase = Phase::Idle(Instant::now());
+        let mut state = self.state();
+        state.phase = Phase::Idle(Instant::now());
+        state.is_open_ended = false;
     }
 
     /// Records that the client may still be sending a body that is not read.
     pub(super) fn linger_on_close(&self) {
         self.state().lingers = true;
+    }
+
+    /// Records that the response in flight ends when the client disconnects.
+    pub(super) fn end_with_client(&self) {
+        self.state().is_open_ended = true;
+    }
+
+    pub(super) fn is_open_ended(&self) -> bool {
+        self.state().is_open_ended
     }
 
     pub(super) fn close(&self, reason: CloseReason) {

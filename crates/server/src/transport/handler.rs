@@ -40,6 +40,11 @@ pub(crate) trait ResponseBody:
     fn abandon(&mut self);
 }
 
+/// Marks, as an extension, a response that lasts until the client or the server ends it. It does not count towards the limit on
+/// requests in flight, and a client that disconnects is noticed although nothing is sent.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenEnded;
+
 /// The client of a connection, and what serves it.
 pub(super) struct Peer<H: 'static> {
     pub(super) client: IpAddr,

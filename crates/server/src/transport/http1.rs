@@ -25,12 +25,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection_state::{CloseReason, ConnectionState, Phase, Rejection};
-use super::handler::{ConnectionEvent, Handler, Peer, RequestInfo};
+use super::handler::{ConnectionEvent, Handler, OpenEnded, Peer, RequestInfo};
 use super::state::{InFlightRequest, ShutdownPhase, Transport};
 use super::stream::{Stream, Timer};
 
 /// Maximum size of the write buffer of a connection in bytes. While it is full, no more of a response is produced.
 const WRITE_BUFFER_MAX: usize = 16 * 1024;
+/// Maximum number of bytes that are read during an open-ended response, for the request after it.
+const READ_AHEAD_MAX: usize = 1_024;
 
 /// Serves a connection. `phase` is its state so far.
 pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: &Peer<H>) {
@@ -98,6 +100,9 @@ async fn respond<H: Handler>(
     let client = transport.trusted_proxies.client_of(client, request.headers());
     let info = RequestInfo { client, in_flight, rejection };
     let response = handler.handle(request.map(Body::new), info).await;
+    if response.extensions().get::<OpenEnded>().is_some() {
+        state.end_with_client();
+    }
     if has_body && !(takes_body && response.status().is_success()) {
         state.linger_on_close();
     }
@@ -130,11 +135,19 @@ struct Http1Stream {
     connection: Arc<ConnectionState>,
     transport: &'static Transport,
     reading: Timer,
+    /// Bytes of the next request that were read during an open-ended response.
+    read_ahead: Vec<u8>,
 }
 
 impl Http1Stream {
     fn new(stream: Stream, transport: &'static Transport, phase: Phase) -> Self {
-        Self { stream, connection: Arc::new(ConnectionState::new(phase)), transport, reading: Timer::default() }
+        Self {
+            stream,
+            connection: Arc::new(ConnectionState::new(phase)),
+            transport,
+            reading: Timer::default(),
+            read_ahead: Vec::new(),
+        }
     }
 
     /// Returns the time until which something must be read, and the reason for which the connection ends otherwise.
@@ -156,6 +169,13 @@ impl Http1Stream {
 
 impl AsyncRead for Http1Stream {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.read_ahead.is_empty() {
+            let length = self.read_ahead.len().min(buffer.remaining());
+            buffer.put_slice(&self.read_ahead[..length]);
+            self.read_ahead.drain(..length);
+            self.connection.receive();
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(task, buffer) {
             if buffer.filled().len() > before {
@@ -176,7 +196,20 @@ impl AsyncWrite for Http1Stream {
         Pin::new(&mut self.stream).poll_write(task, bytes)
     }
 
+    /// Also detects that the client has disconnected during an open-ended response. Hyper polls this whenever it is woken, and does
+    /// not read during a response, because it allows clients to close their half of the connection.
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.connection.is_open_ended() && self.read_ahead.len() < READ_AHEAD_MAX {
+            let mut bytes = [0; 64];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match Pin::new(&mut self.stream).poll_read(task, &mut buffer) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.read_ahead.extend_from_slice(buffer.filled())
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+            }
+        }
         Pin::new(&mut self.stream).poll_flush(task)
     }
 

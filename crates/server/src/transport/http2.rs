@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::frames::FrameStream;
 use self::sending::{StreamLimit, Window, send};
 use super::connection_state::{CloseReason, Rejection};
-use super::handler::{ConnectionEvent, Handler, Peer, RequestInfo};
+use super::handler::{ConnectionEvent, Handler, OpenEnded, Peer, RequestInfo};
 use super::state::{InFlightRequest, ShutdownPhase, Transport};
 use super::stream::{CLOSE_TIMEOUT, Stream};
 use crate::options::TransportLimits;
@@ -206,7 +206,7 @@ async fn serve_request<H: Handler>(
     mut respond: SendResponse<Bytes>,
     client: IpAddr,
 ) {
-    let _in_flight = streams.begin();
+    let in_flight_here = streams.begin();
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(streams.buffers.clone());
     let body = Body::new(RequestBody { left: announced_length(&parts.headers), stream: body });
@@ -219,6 +219,10 @@ async fn serve_request<H: Handler>(
         _ = poll_fn(|task| respond.poll_reset(task)) => return,
     };
     let (mut head, body) = response.into_parts();
+    let _open_ended = head.extensions.get::<OpenEnded>().map(|_| {
+        drop(in_flight_here);
+        transport.requests.open_ended.hold()
+    });
     // HTTP/2 forbids the field.
     head.headers.remove(CONNECTION);
     let ends = body.is_end_stream();

@@ -149,6 +149,8 @@ pub(super) struct RequestTracker {
     ended: Striped<AtomicUsize>,
     /// HTTP/2 responses that wait for the client's flow-control window.
     pub(super) blocked: Gauge,
+    /// HTTP/2 responses that last until the client or the server ends them.
+    pub(super) open_ended: Gauge,
     draining: AtomicBool,
     changed: Notify,
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::users::{StoredName, timestamp};
 use crate::database::Transaction;
 use crate::error::StoreError;
-use crate::sql::{FromRow, Origin, RowSource, Subject, TransactionError};
+use crate::sql::{FromRow, Origin, Parameter, RowSource, Subject, TransactionError};
 use crate::store::Store;
 use plantstore_model::user::{Role, UserId, UserName};
 
@@ -179,6 +179,7 @@ impl Store {
             }
             let created = now.as_second();
             transaction.execute(GRANT, &[&to.as_str(), &owner.get(), &role.name(), &created, &grantee.get()]).await?;
+            transaction.move_version(grantee).await?;
             Ok(GrantOutcome::Granted)
         })
         .await
@@ -188,9 +189,9 @@ impl Store {
     pub async fn revoke_share(&self, owner: &UserName, to: &UserName) -> Result<bool, StoreError> {
         const REVOKE: &str = "
             DELETE FROM shares_by_name
-            WHERE grantee_name = $2 AND owner_id = (SELECT user_id FROM users WHERE name = $1)";
+            WHERE grantee_name = $2 AND owner_id = (SELECT user_id FROM users WHERE name = $1) RETURNING grantee_id";
         self.transaction(Origin::Operator, |transaction| async move {
-            Ok(transaction.execute(REVOKE, &[&owner.as_str(), &to.as_str()]).await? == 1)
+            transaction.revoke_share(REVOKE, &[&owner.as_str(), &to.as_str()]).await
         })
         .await
     }
@@ -231,9 +232,10 @@ impl Store {
 
     /// Removes a share of this owner; false if there is none.
     pub async fn revoke_own_share(&self, owner: UserId, to: &UserName) -> Result<bool, StoreError> {
-        const REVOKE: &str = "DELETE FROM shares_by_name WHERE owner_id = $1 AND grantee_name = $2";
+        const REVOKE: &str =
+            "DELETE FROM shares_by_name WHERE owner_id = $1 AND grantee_name = $2 RETURNING grantee_id";
         self.transaction(Origin::Request, |transaction| async move {
-            Ok(transaction.execute(REVOKE, &[&owner.get(), &to.as_str()]).await? == 1)
+            transaction.revoke_share(REVOKE, &[&owner.get(), &to.as_str()]).await
         })
         .await
     }
@@ -254,6 +256,7 @@ impl Store {
                 return Ok(AcceptOutcome::TooMany);
             }
             let accepted = transaction.execute(ACCEPT, &[&user.get(), &owner.get()]).await?;
+            transaction.move_version(user).await?;
             Ok(if accepted == 1 { AcceptOutcome::Accepted } else { AcceptOutcome::NoOffer })
         })
         .await
@@ -266,6 +269,7 @@ impl Store {
             WHERE owner_id = (SELECT user_id FROM users WHERE name = $2) AND declined_at IS NULL
               AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
         self.transaction(Origin::Request, |transaction| async move {
+            transaction.move_version(user).await?;
             Ok(transaction.execute(DECLINE, &[&user.get(), &owner.as_str(), &now.as_second()]).await? == 1)
         })
         .await
@@ -273,6 +277,15 @@ impl Store {
 }
 
 impl Transaction {
+    /// Executes a statement that deletes a share and returns the id of the grantee who has accepted it, if any; false if there is none.
+    async fn revoke_share(&self, text: &str, values: &[&dyn Parameter]) -> Result<bool, TransactionError> {
+        let revoked: Option<Option<i64>> = self.find(text, values).await?;
+        if let Some(Some(grantee)) = revoked {
+            self.move_version(UserId::new(grantee)).await?;
+        }
+        Ok(revoked.is_some())
+    }
+
     /// Counts the shares that a user has accepted from other owners than this one.
     async fn count_accepted(&self, user: UserId, other_than: UserId) -> Result<u32, TransactionError> {
         const COUNT: &str = "SELECT count(*) FROM shares_by_name WHERE grantee_id = $1 AND owner_id <> $2";

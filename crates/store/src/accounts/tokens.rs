@@ -167,8 +167,9 @@ impl Store {
         const REVOKE: &str = "UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE token_id = $1";
         self.transaction(Origin::Operator, |transaction| async move {
             let user = transaction.find("SELECT user_id FROM tokens WHERE token_id = $1", &[&token.get()]).await?;
-            let Some(user) = user else { return Ok(false) };
-            transaction.lock(Subject::User(UserId::new(user))).await?;
+            let Some(user) = user.map(UserId::new) else { return Ok(false) };
+            transaction.lock(Subject::User(user)).await?;
+            transaction.move_version(user).await?;
             Ok(transaction.execute(REVOKE, &[&token.get(), &now.as_second()]).await? == 1)
         })
         .await
@@ -180,6 +181,7 @@ impl Store {
             "UPDATE tokens SET revoked_at = $3 WHERE token_id = $2 AND user_id = $1 AND revoked_at IS NULL";
         self.transaction(Origin::Request, |transaction| async move {
             transaction.lock(Subject::User(user)).await?;
+            transaction.move_version(user).await?;
             Ok(transaction.execute(REVOKE, &[&user.get(), &token.get(), &now.as_second()]).await? == 1)
         })
         .await

@@ -22,6 +22,7 @@ use crate::options::{OpenOptions, Opened};
 use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteContext, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::{PostgresUrl, StoreUrl};
+use crate::watch::Watches;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 
@@ -37,6 +38,7 @@ pub struct Postgres {
     /// Keeps the placement of users current, if there are several lanes.
     refresh: Option<AbortHandle>,
     in_flight_keys: InFlightKeys,
+    pub(crate) watches: Arc<Watches>,
     admin_timeout: Duration,
     request_operations: Semaphore,
     metrics: Arc<PostgresMetrics>,
@@ -61,6 +63,7 @@ impl Postgres {
             refresh: is_distributed.then(|| keep_current(&lanes).abort_handle()),
             lanes,
             in_flight_keys: InFlightKeys::default(),
+            watches: Arc::default(),
             admin_timeout,
             request_operations: Semaphore::new(REQUEST_OPERATIONS_MAX),
             metrics,

@@ -19,6 +19,7 @@ use crate::options::{OpenOptions, Opened};
 use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, TransactionError};
 use crate::url::StoreUrl;
+use crate::watch::Watches;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 use plantstore_telemetry::spans;
@@ -33,6 +34,7 @@ pub struct Sqlite {
     writer: Writer,
     pub(super) version_cache: VersionCache,
     in_flight_keys: InFlightKeys,
+    pub(crate) watches: Arc<Watches>,
     pub(crate) wal_metrics: Arc<WalMetrics>,
     sweep_metrics: SweepMetrics,
 }
@@ -66,6 +68,7 @@ impl Sqlite {
             writer,
             version_cache: VersionCache::open(path).map_err(unusable)?,
             in_flight_keys: InFlightKeys::default(),
+            watches: Arc::default(),
             wal_metrics,
             sweep_metrics: SweepMetrics::default(),
         };

@@ -34,7 +34,14 @@ pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Byt
             }
         };
         if data.is_empty() {
-            match poll_fn(|task| Pin::new(&mut body).poll_frame(task)).await {
+            let next_frame = poll_fn(|task| Pin::new(&mut body).poll_frame(task));
+            let frame = tokio::select! {
+                biased;
+                frame = next_frame => frame,
+                // The client is not interested any more.
+                _ = poll_fn(|task| stream.poll_reset(task)) => return body.abandon(),
+            };
+            match frame {
                 Some(Ok(frame)) => data = frame.into_data().unwrap_or_default(),
                 // A reset, so that the client does not take half a response for the whole.
                 Some(Err(_)) => return stream.send_reset(Reason::INTERNAL_ERROR),
@@ -128,11 +135,12 @@ impl StreamLimit {
     }
 
     /// Returns true if there is no capacity for this many requests: all connections together have more in flight than
-    /// `--max-connections`, and this one has more than its share. Blocked responses do not count, because they take almost no
-    /// memory.
+    /// `--max-connections`, and this one has more than its share. Blocked and open-ended responses do not count, because they
+    /// take almost no memory.
     pub(super) fn is_over_limit(&self) -> bool {
         let requests = &self.transport.requests;
-        requests.count().saturating_sub(count(&requests.blocked)) > self.transport.limits.max_connections
+        let waiting = count(&requests.blocked) + count(&requests.open_ended);
+        requests.count().saturating_sub(waiting) > self.transport.limits.max_connections
             && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
     }
 

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use futures_util::{TryStreamExt, pin_mut};
+use tokio::time::timeout;
 use tokio_postgres::Row;
 
 use super::readers::{Readers, get};
@@ -111,20 +113,33 @@ impl Postgres {
         if let [user] = users {
             return self.lanes.of(*user).version_reader.read(users).await;
         }
-        let mut of_lanes: Vec<(Arc<Lane>, Vec<UserId>)> = Vec::new();
-        for user in users {
-            let lane = self.lanes.of(*user);
-            match of_lanes.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &lane)) {
-                Some((_, users)) => users.push(*user),
-                None => of_lanes.push((lane, vec![*user])),
-            }
-        }
-        let read = of_lanes.iter().map(async |(lane, users)| {
-            let versions = lane.version_reader.read(users).await?;
-            Ok::<_, StoreError>(users.iter().copied().zip(versions).collect::<Vec<_>>())
+        let read = self.by_lane(users).into_iter().map(async |(lane, users)| {
+            let versions = lane.version_reader.read(&users).await?;
+            Ok::<_, StoreError>(users.into_iter().zip(versions).collect::<Vec<_>>())
         });
         let found: HashMap<UserId, Option<Version>> = try_join_all(read).await?.into_iter().flatten().collect();
         Ok(users.iter().map(|user| found.get(user).copied().flatten()).collect())
+    }
+
+    /// Returns the versions of the users whose lanes respond within the timeout.
+    pub(crate) async fn versions_of_lanes(&self, users: &[UserId], limit: Duration) -> Vec<(UserId, Option<Version>)> {
+        let read = self.by_lane(users).into_iter().map(async |(lane, users)| {
+            let versions = timeout(limit, lane.version_reader.read(&users)).await.ok()?.ok()?;
+            Some(users.into_iter().zip(versions))
+        });
+        join_all(read).await.into_iter().flatten().flatten().collect()
+    }
+
+    fn by_lane(&self, users: &[UserId]) -> Vec<(Arc<Lane>, Vec<UserId>)> {
+        let mut by_lane: Vec<(Arc<Lane>, Vec<UserId>)> = Vec::new();
+        for user in users {
+            let lane = self.lanes.of(*user);
+            match by_lane.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &lane)) {
+                Some((_, users)) => users.push(*user),
+                None => by_lane.push((lane, vec![*user])),
+            }
+        }
+        by_lane
     }
 
     pub(crate) async fn page_end(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
