@@ -82,3 +82,18 @@ pub struct OpenOptions {
     /// Connect to each worker of Citus, at these addresses if they differ from the catalog; if `None`, only to the server of the URL.
     pub worker_addresses: Option<Vec<WorkerAddress>>,
 }
+
+impl OpenOptions {
+    /// Returns the options of one connection for an operator's command.
+    pub(crate) fn of_command(schema_change: SchemaChange, timeout: Duration) -> Self {
+        Self {
+            schema_change,
+            write_queue: 1,
+            readers: 1,
+            admin_timeout: timeout,
+            timeout,
+            await_server: false,
+            worker_addresses: None,
+        }
+    }
+}

@@ -12,7 +12,8 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use crate::error::{OpenError, StoreError};
 use crate::options::{OpenOptions, Opened};
 use crate::plants::{
-    ClaimedKey, IdempotencyKey, Job, ListStep, PlantRange, PlantWrite, Version, WriteContext, WriteOutcome, WriteQueue,
+    ClaimedKey, IdempotencyKey, Job, ListStep, PlantRange, PlantWrite, Reply, Version, WriteContext, WriteOutcome,
+    WriteQueue,
 };
 use crate::postgres::{self, PlacedTable, Postgres};
 use crate::sqlite::Sqlite;
@@ -24,6 +25,8 @@ use plantstore_telemetry::metrics::Exposition;
 
 /// Number of plants that a step of a list with a tag reads.
 const FILTER_STEP: usize = 2_048;
+/// Number of plants that [`Store::page_end`] counts before it yields to other tasks.
+const PAGE_END_STEP: u32 = 4_096;
 
 /// Evaluates an expression on the value of the engine that `$value` holds.
 macro_rules! dispatch {
@@ -92,8 +95,7 @@ impl Store {
             Some(key) => Some(self.claim(context.user, key).await?),
             None => None,
         };
-        let written =
-            self.queue_of(context).write(context.user, |reply| Job::Write { context, write, key, reply }).await;
+        let written = self.execute(context, |reply| Job::Write { context, write, key, reply }).await;
         if let Ok(WriteOutcome::Done) = written {
             self.watches().changed(context.owner);
         }
@@ -102,15 +104,17 @@ impl Store {
 
     /// Returns true if the write queue has a place for a write of this user.
     pub fn has_write_capacity(&self, user: UserId) -> bool {
-        self.queue_of(WriteContext { user, owner: user }).has_capacity(user)
+        match self {
+            Self::Sqlite(engine) => engine.queue().has_capacity(user),
+            Self::Postgres(engine) => engine.has_write_capacity(user),
+        }
     }
 
     /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
     /// Stores nothing if the user was deleted meanwhile.
     pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteOutcome, StoreError> {
         let key = self.claim(user, key).await?;
-        let context = WriteContext { user, owner: user };
-        self.queue_of(context).write(user, |reply| Job::StoreRejection { user, key, reply }).await
+        self.execute(WriteContext { user, owner: user }, |reply| Job::StoreRejection { user, key, reply }).await
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
@@ -169,8 +173,8 @@ impl Store {
         count: u32,
     ) -> Result<Option<(PlantId, usize)>, StoreError> {
         if let (&[range], None) = (ranges, tag) {
-            let found = dispatch!(self, engine => engine.page_end(range, count).await);
-            return Ok(found?.map(|id| (id, 0)));
+            let end = self.page_end_of_one(range, count).await?;
+            return Ok(end.map(|id| (id, 0)));
         }
         // The plants are counted one by one, because long pages of several owners or with a tag are rare.
         let mut ranges = ranges.to_vec();
@@ -193,6 +197,21 @@ impl Store {
             None => true,
         };
         Ok(last.filter(|_| follows))
+    }
+
+    async fn page_end_of_one(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
+        let mut remaining = count;
+        while remaining > 0 {
+            let step = remaining.min(PAGE_END_STEP);
+            let Some(last) = dispatch!(self, engine => engine.page_end(range, step).await)? else { return Ok(None) };
+            remaining -= step;
+            if remaining == 0 {
+                return Ok(Some(last));
+            }
+            range = range.past(last);
+            tokio::task::yield_now().await;
+        }
+        Ok(None)
     }
 
     /// Returns true if a plant in the ranges has the tag.
@@ -244,7 +263,7 @@ impl Store {
     }
 
     /// Returns the queue for users and tokens.
-    pub(crate) fn queue(&self) -> WriteQueue {
+    pub(crate) fn queue(&self) -> &WriteQueue {
         dispatch!(self, engine => engine.queue())
     }
 
@@ -252,10 +271,11 @@ impl Store {
         dispatch!(self, engine => &engine.watches)
     }
 
-    fn queue_of(&self, context: WriteContext) -> WriteQueue {
+    /// Queues a job about the plants of these users, and returns its outcome.
+    async fn execute(&self, context: WriteContext, job: impl FnOnce(Reply) -> Job) -> Result<WriteOutcome, StoreError> {
         match self {
-            Self::Sqlite(engine) => engine.queue(),
-            Self::Postgres(engine) => engine.queue_of(context),
+            Self::Sqlite(engine) => engine.queue().write(context.user, job).await,
+            Self::Postgres(engine) => engine.write(context, job).await,
         }
     }
 

@@ -72,7 +72,7 @@ mod tests {
 
     use super::Dialect;
     use crate::postgres::citus::Placement;
-    use crate::postgres::statements::Statements;
+    use crate::postgres::statements::{Prepared, Statements};
 
     /// Functions in writes. PostgreSQL marks all of them as immutable or stable, or they are part of its grammar.
     const NOT_VOLATILE: [&str; 9] =

@@ -22,15 +22,7 @@ pub(crate) async fn distribute(
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let unfit = |reason: String| OpenError::Unfit(store_url.clone(), reason);
     let connector = Connector::new(url, timeout, &Arc::default()).map_err(unfit)?;
-    let options = OpenOptions {
-        schema_change: SchemaChange::None,
-        write_queue: 1,
-        readers: 1,
-        admin_timeout: timeout,
-        timeout,
-        await_server: false,
-        worker_addresses: None,
-    };
+    let options = OpenOptions::of_command(SchemaChange::None, timeout);
     let (client, _, _) = schema::start(&connector, &store_url, &options).await?;
     let distributing = async {
         if let Some(reason) = missing(&client).await? {

@@ -16,10 +16,11 @@ use super::dialect::Dialect;
 use super::lane::{Lane, Lanes, keep_current};
 use super::metrics::PostgresMetrics;
 use super::schema;
+use super::write::lock_number;
 use crate::error::{OpenError, StoreError};
 use crate::metrics::SweepMetrics;
 use crate::options::{OpenOptions, Opened};
-use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteContext, WriteQueue};
+use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, Job, Reply, WriteContext, WriteOutcome, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::{PostgresUrl, StoreUrl};
 use crate::watch::Watches;
@@ -72,13 +73,21 @@ impl Postgres {
     }
 
     /// Returns the queue for users and tokens.
-    pub(crate) fn queue(&self) -> WriteQueue {
-        self.lanes.main.writer.queue().clone()
+    pub(crate) fn queue(&self) -> &WriteQueue {
+        self.lanes.main.writer.queue()
     }
 
-    /// Returns the queue for the plants of these users.
-    pub(crate) fn queue_of(&self, context: WriteContext) -> WriteQueue {
-        self.lanes.of_write(context).writer.queue().clone()
+    /// Queues a job about the plants of these users, and returns its outcome.
+    pub(crate) async fn write(
+        &self,
+        context: WriteContext,
+        job: impl FnOnce(Reply) -> Job,
+    ) -> Result<WriteOutcome, StoreError> {
+        self.lanes.of_write(context).writer.queue().write(context.user, job).await
+    }
+
+    pub(crate) fn has_write_capacity(&self, user: UserId) -> bool {
+        self.lanes.of(user).writer.queue().has_capacity(user)
     }
 
     /// Checks that at least one lane of users works.
@@ -239,9 +248,7 @@ impl Transaction {
             Subject::Name(name) => Sha256::new_with_prefix("shares with\0").chain_update(name.as_str()),
             Subject::User(user) => Sha256::new_with_prefix("changes of\0").chain_update(user.get().to_be_bytes()),
         };
-        // 64 bits, so that collisions, which only cost time, are unlikely.
-        let number = digest.finalize().iter().take(8).fold(0, |number: i64, byte| number << 8 | i64::from(*byte));
-        self.execute("SELECT pg_advisory_xact_lock($1)", &[&number]).await.map(|_| ())
+        self.execute("SELECT pg_advisory_xact_lock($1)", &[&lock_number(digest)]).await.map(|_| ())
     }
 
     /// Sends a statement without parameters.

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::citus::{HashRanges, ShardServer, hash, read_servers};
+use super::citus::{ShardServer, Shards, hash, read_servers};
 use super::connect::Connector;
 use super::connection_role::ConnectionRole;
 use super::read::{Readers, VersionReader};
@@ -46,14 +46,14 @@ pub(super) struct Lane {
     pub(super) version_reader: VersionReader,
     pub(super) writer: Writer,
     pub(super) key_locks: KeyLocks,
-    home: Arc<HashRanges>,
+    shards: Arc<Shards>,
 }
 
 impl Lane {
     fn start(server: String, connector: &Arc<Connector>, is_direct: bool, options: &OpenOptions) -> Arc<Self> {
         let readers = options.readers.max(if options.write_queue > 1 { READERS_MIN } else { 1 });
-        let readers = Arc::new(Readers::new(connector, readers));
-        let home = Arc::<HashRanges>::default();
+        let shards = Arc::<Shards>::default();
+        let readers = Arc::new(Readers::new(connector, readers, &shards));
         Arc::new(Self {
             is_direct,
             version_reader: VersionReader::start(
@@ -61,11 +61,11 @@ impl Lane {
                 if server == MAIN { VERSION_STATEMENTS } else { VERSION_STATEMENTS_OF_WORKER },
             ),
             readers,
-            writer: Writer::start(connector, options.write_queue, &home),
+            writer: Writer::start(connector, options.write_queue, &shards),
             key_locks: KeyLocks::new(connector),
             connector: Arc::clone(connector),
             server,
-            home,
+            shards,
         })
     }
 
@@ -73,7 +73,7 @@ impl Lane {
         let deadline = Instant::now() + self.connector.timeout;
         self.writer.ping(deadline).await?;
         self.key_locks.ping(deadline).await?;
-        self.readers.rows(|session| &session.statements.ping, [0_i64; 0]).await.map(|_| ())
+        self.readers.rows(|statements| &statements.ping, [0_i64; 0]).await.map(|_| ())
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -119,7 +119,7 @@ impl Lanes {
 
     /// Returns the lane of a user's plants.
     pub(super) fn of(&self, user: UserId) -> Arc<Lane> {
-        let placement = self.placement();
+        let placement = self.placement.read().unwrap_or_else(PoisonError::into_inner);
         let hash = hash(user.get());
         let shard = placement.shards.partition_point(|(range, _)| *range.end() < hash);
         Arc::clone(placement.shards.get(shard).map_or(&self.main, |(_, lane)| lane))
@@ -163,11 +163,11 @@ impl Lanes {
         let servers = self.any().readers.read(|session| async move { read_servers(&session.client).await }).await?;
         let lanes = join_all(servers.iter().map(|server| self.lane_to(server))).await;
         let mut placement = Placement { shards: Vec::new(), lanes: lanes.clone() };
-        for (ShardServer { ranges, .. }, lane) in servers.iter().zip(lanes) {
-            lane.home.set(ranges.clone());
-            placement.shards.extend(ranges.iter().map(|range| (range.clone(), Arc::clone(&lane))));
+        for (ShardServer { shards, .. }, lane) in servers.iter().zip(lanes) {
+            lane.shards.set(shards);
+            placement.shards.extend(shards.iter().map(|shard| (shard.hashes(), Arc::clone(&lane))));
         }
-        placement.shards.sort_by_key(|(range, _)| *range.start());
+        placement.shards.sort_by_key(|(hashes, _)| *hashes.start());
         *self.placement.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(placement);
         Ok(())
     }

@@ -1,24 +1,39 @@
 //! The prepared statements of requests. All of them name their columns, and all statements about plants contain the user id.
 //!
-//! A statement has a second text for Citus (`on_citus`) if Citus rejects the first or executes it on more workers than necessary:
+//! A statement has a second text for Citus (`on_citus`) if Citus rejects the first or executes it on more workers than necessary.
+//! [`Shard::statement`] is the third one, about the tables of a shard.
 //!
 //! - `user_id = ANY($1)` selects the shards, and with them the workers. On PostgreSQL it would multiply the look-ups in the index.
 //! - `INSERT … SELECT` takes the user id from a distributed table, so that each worker inserts the rows of its own shards.
 //! - Statements must not need rows of two users, which may be on different workers. The one that does is marked `not_on_citus`.
 
-use futures_util::future::try_join_all;
-use tokio_postgres::{Client, Error, Statement};
+use std::collections::HashMap;
 
+use futures_util::future::try_join_all;
+use tokio_postgres::{Client, Error, Row, Statement};
+
+use super::citus::Shard;
 use super::dialect::Dialect;
 
 /// The prepared statements of a connection.
 pub(crate) trait Prepared: Sized + Send + Sync + 'static {
-    /// Prepares all statements in one round trip.
-    fn prepare(client: &Client, dialect: Dialect) -> impl Future<Output = Result<Self, Error>> + Send;
+    const TEXTS: &[StatementText];
+
+    /// Prepares all statements, with these texts, in one round trip.
+    fn prepare_texts(client: &Client, texts: Vec<String>) -> impl Future<Output = Result<Self, Error>> + Send;
+
+    fn prepare(client: &Client, dialect: Dialect) -> impl Future<Output = Result<Self, Error>> + Send {
+        Self::prepare_texts(client, Self::TEXTS.iter().map(|text| text.for_dialect(dialect).to_owned()).collect())
+    }
+
+    /// Prepares the statements for the tables of a shard.
+    fn prepare_for(client: &Client, shard: &Shard) -> impl Future<Output = Result<Self, Error>> + Send {
+        Self::prepare_texts(client, Self::TEXTS.iter().map(|text| shard.statement(text.plain)).collect())
+    }
 }
 
 /// Text of a statement, and another one for Citus where that is necessary.
-pub(super) struct StatementText {
+pub(crate) struct StatementText {
     plain: &'static str,
     citus: Option<&'static str>,
 }
@@ -39,15 +54,12 @@ macro_rules! statements {
             $(pub(crate) $name: Statement,)*
         }
 
-        impl $set {
-            pub(super) const TEXTS: &[StatementText] =
-                &[$(StatementText { plain: $text, citus: [$(Some($citus),)? None][0] }),*];
-        }
-
         impl Prepared for $set {
-            async fn prepare(client: &Client, dialect: Dialect) -> Result<Self, Error> {
-                let preparing = Self::TEXTS.iter().map(|text| client.prepare(text.for_dialect(dialect)));
-                let mut prepared = try_join_all(preparing).await?.into_iter();
+            const TEXTS: &[StatementText] =
+                &[$(StatementText { plain: $text, citus: [$(Some($citus),)? None][0] }),*];
+
+            async fn prepare_texts(client: &Client, texts: Vec<String>) -> Result<Self, Error> {
+                let mut prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?.into_iter();
                 Ok(Self { $($name: prepared.next().expect("one for each"),)* })
             }
         }
@@ -197,4 +209,9 @@ statements! {
     has_key:
         "SELECT 1 FROM plantstore.idempotency_keys
          WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
+}
+
+/// Returns the versions in rows of `collections`, by id.
+pub(super) fn versions<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Result<HashMap<i64, i64>, Error> {
+    rows.into_iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }

@@ -6,5 +6,5 @@ mod key_locks;
 mod writer;
 
 pub(crate) use self::batch::changed_plants;
-pub(super) use self::key_locks::KeyLocks;
+pub(super) use self::key_locks::{KeyLocks, lock_number};
 pub(super) use self::writer::Writer;

@@ -75,8 +75,8 @@ impl Sqlite {
         Ok(Opened { store, is_new })
     }
 
-    pub(crate) fn queue(&self) -> WriteQueue {
-        self.writer.queue.clone()
+    pub(crate) fn queue(&self) -> &WriteQueue {
+        &self.writer.queue
     }
 
     /// Claims an idempotency key for a request.

@@ -10,9 +10,6 @@ use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
-/// Number of plants that [`Sqlite::page_end`] counts before it yields to other tasks.
-const PAGE_END_STEP: u32 = 4_096;
-
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
     pub(crate) async fn list(
@@ -47,27 +44,15 @@ impl Sqlite {
         users.iter().map(|user| self.version_cache.cached_version(&header, *user).map(Some)).collect()
     }
 
-    pub(crate) async fn page_end(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
-        const STEP: &str = "
+    /// Returns the last of the first `count` plants of the range; `None` if no plant follows.
+    pub(crate) async fn page_end(&self, range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
+        const LAST_AND_NEXT: &str = "
             SELECT plant_id FROM plants
             WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4
             ORDER BY plant_id LIMIT 2 OFFSET $5";
-        let mut remaining = count;
-        while remaining > 0 {
-            let step = remaining.min(PAGE_END_STEP);
-            let PlantRange { owner, from, through, as_of, .. } = range;
-            let found = self.query(STEP, &[&owner.get(), &from, &through, &as_of, &i64::from(step - 1)])?;
-            let [last, _next] = found[..] else {
-                return Ok(None);
-            };
-            remaining -= step;
-            if remaining == 0 {
-                return Ok(Some(PlantId::new(last)));
-            }
-            range = range.past(PlantId::new(last));
-            tokio::task::yield_now().await;
-        }
-        Ok(None)
+        let PlantRange { owner, from, through, as_of, .. } = range;
+        let found = self.query(LAST_AND_NEXT, &[&owner.get(), &from, &through, &as_of, &i64::from(count - 1)])?;
+        Ok(if let [last, _next] = found[..] { Some(PlantId::new(last)) } else { None })
     }
 }
 

@@ -54,15 +54,7 @@ async fn connect(
     let store_url = StoreUrl::Postgres(Box::new(url.clone()));
     let connector =
         Connector::new(url, timeout, &Arc::default()).map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-    let options = OpenOptions {
-        schema_change,
-        write_queue: 1,
-        readers: 1,
-        admin_timeout: timeout,
-        timeout,
-        await_server: false,
-        worker_addresses: None,
-    };
+    let options = OpenOptions::of_command(schema_change, timeout);
     let (client, dialect, _) = start(&connector, &store_url, &options).await?;
     Ok((client, dialect, store_url))
 }

@@ -8,7 +8,7 @@ use tokio_postgres::{Client, Error};
 use crate::postgres::dialect::Dialect;
 
 /// Tables that are distributed by the user id. Equal ids are on the same worker.
-const BY_USER: [&str; 3] = ["collections", "plants", "idempotency_keys"];
+pub(super) const BY_USER: [&str; 3] = ["collections", "plants", "idempotency_keys"];
 /// Tables whose rows stay on the coordinator, in transactions with other servers. Workers can read and write them.
 const ON_COORDINATOR: [&str; 2] = ["schema_versions", "writers"];
 

@@ -1,9 +1,11 @@
 //! Placement of rows on the servers of Citus, by the hash of the user id.
 
 use std::ops::RangeInclusive;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_postgres::{Client, Error};
+
+use super::placement::BY_USER;
 
 /// Returns the hash by which Citus places a row: that of PostgreSQL's function `hashint8`.
 pub(in crate::postgres) fn hash(id: i64) -> i32 {
@@ -22,18 +24,85 @@ pub(in crate::postgres) fn hash(id: i64) -> i32 {
     words[2].cast_signed()
 }
 
-/// The hashes of the rows that are on a server. Without ranges, any row may be there.
-#[derive(Default)]
-pub(in crate::postgres) struct HashRanges(RwLock<Vec<RangeInclusive<i32>>>);
+/// A shard: the rows of some users, in tables of one server.
+///
+/// Citus plans a statement about a distributed table for each execution. One about the tables of a shard costs what it costs on
+/// PostgreSQL, but Citus does not check it. Shards move: until the server drops them, tables that it no longer uses stay. So
+///
+/// - a read of these tables finds rows only if the catalog, in the same snapshot, has the shard on this server;
+/// - a write first locks the shard as Citus does for its own writes ([`LOCK`]), and then looks it up in the catalog ([`COUNT`]).
+///   Before Citus copies the last rows of a shard, it waits for these locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shard {
+    hashes: RangeInclusive<i32>,
+    /// The numbers in the names of its tables, in the order of [`BY_USER`].
+    ids: Vec<i64>,
+}
 
-impl HashRanges {
-    pub(in crate::postgres) fn set(&self, ranges: Vec<RangeInclusive<i32>>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = ranges;
+/// Locks the shards `$1` in share mode, until the end of the transaction. Only the owner of the tables may do that.
+pub(in crate::postgres) const LOCK: &str = "SELECT lock_shard_metadata(5, $1)";
+/// Counts the shards `$1` that are on this server.
+pub(in crate::postgres) const COUNT: &str = "
+    SELECT count(*) FROM pg_catalog.pg_dist_placement JOIN pg_catalog.pg_dist_local_group USING (groupid)
+    WHERE shardid = ANY($1)";
+
+impl Shard {
+    /// Returns the number of the table that is locked. Citus moves the others with it.
+    pub(in crate::postgres) fn id(&self) -> i64 {
+        self.ids[0]
     }
 
-    pub(in crate::postgres) fn contain(&self, id: i64) -> bool {
-        let ranges = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        ranges.is_empty() || ranges.iter().any(|range| range.contains(&hash(id)))
+    pub(in crate::postgres) fn hashes(&self) -> RangeInclusive<i32> {
+        self.hashes.clone()
+    }
+
+    pub(in crate::postgres) fn contains(&self, id: i64) -> bool {
+        self.hashes.contains(&hash(id))
+    }
+
+    /// Returns a statement about distributed tables as one about the tables of this shard.
+    pub(in crate::postgres) fn statement(&self, text: &str) -> String {
+        // Generic plans are not forced on Citus. PostgreSQL chooses one if values do not promise a lower cost, as a small limit does.
+        let mut statement = text.replace("LIMIT $3", "LIMIT (SELECT $3::bigint)");
+        for (table, id) in BY_USER.iter().zip(&self.ids) {
+            statement = statement
+                .replace(&format!("plantstore.{table}"), &format!("plantstore.{table}_{id} AS {table}"))
+                // This one has another name already.
+                .replace(&format!(" AS {table} AS "), " AS ");
+        }
+        match statement.rsplit_once("WHERE ") {
+            Some((selected, condition)) if statement.starts_with("SELECT") => {
+                format!(
+                    "{selected}WHERE EXISTS (
+                       SELECT FROM pg_catalog.pg_dist_placement JOIN pg_catalog.pg_dist_local_group USING (groupid)
+                       WHERE shardid = {}) AND {condition}",
+                    self.id()
+                )
+            }
+            _ => statement,
+        }
+    }
+}
+
+/// The shards that are on a server, in the order of their ids. Without shards, any row may be there.
+#[derive(Default)]
+pub(in crate::postgres) struct Shards(RwLock<Arc<[Shard]>>);
+
+impl Shards {
+    pub(in crate::postgres) fn set(&self, shards: &[Shard]) {
+        if *self.get() != *shards {
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = shards.into();
+        }
+    }
+
+    /// Returns the shards. The result is the same object until they change.
+    pub(in crate::postgres) fn get(&self) -> Arc<[Shard]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(in crate::postgres) fn may_contain(&self, id: i64) -> bool {
+        let shards = self.get();
+        shards.is_empty() || shards.iter().any(|shard| shard.contains(id))
     }
 }
 
@@ -42,25 +111,27 @@ pub(in crate::postgres) struct ShardServer {
     pub(in crate::postgres) host: String,
     pub(in crate::postgres) port: u16,
     pub(in crate::postgres) is_coordinator: bool,
-    pub(in crate::postgres) ranges: Vec<RangeInclusive<i32>>,
+    pub(in crate::postgres) shards: Vec<Shard>,
 }
 
 /// Reads the servers that have shards from the catalog, which every server has.
 pub(in crate::postgres) async fn read_servers(client: &Client) -> Result<Vec<ShardServer>, Error> {
     const SHARDS: &str = "
-        SELECT nodename, nodeport, groupid = 0, shardminvalue::integer, shardmaxvalue::integer
+        SELECT nodename, nodeport, groupid = 0, shardminvalue::integer, shardmaxvalue::integer,
+          array_agg(shardid ORDER BY array_position($1::text[], relname::text))
         FROM pg_catalog.pg_dist_shard JOIN pg_catalog.pg_dist_placement USING (shardid)
-        JOIN pg_catalog.pg_dist_node USING (groupid)
-        WHERE logicalrelid = 'plantstore.collections'::regclass AND noderole = 'primary'
-        ORDER BY nodename, nodeport, shardminvalue::integer";
+        JOIN pg_catalog.pg_dist_node USING (groupid) JOIN pg_catalog.pg_class ON pg_class.oid = logicalrelid
+        WHERE relnamespace = 'plantstore'::regnamespace AND relname = ANY($1::text[]) AND noderole = 'primary'
+        GROUP BY nodename, nodeport, groupid, shardminvalue, shardmaxvalue
+        ORDER BY nodename, nodeport, min(shardid)";
     let mut servers: Vec<ShardServer> = Vec::new();
-    for row in client.query(SHARDS, &[]).await? {
+    for row in client.query(SHARDS, &[&&BY_USER[..]]).await? {
         let host: String = row.try_get(0)?;
         let port = u16::try_from(row.try_get::<_, i32>(1)?).unwrap_or_default();
-        let range = row.try_get(3)?..=row.try_get(4)?;
+        let shard = Shard { hashes: row.try_get(3)?..=row.try_get(4)?, ids: row.try_get(5)? };
         match servers.last_mut() {
-            Some(server) if server.host == host && server.port == port => server.ranges.push(range),
-            _ => servers.push(ShardServer { host, port, is_coordinator: row.try_get(2)?, ranges: vec![range] }),
+            Some(server) if server.host == host && server.port == port => server.shards.push(shard),
+            _ => servers.push(ShardServer { host, port, is_coordinator: row.try_get(2)?, shards: vec![shard] }),
         }
     }
     Ok(servers)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -12,8 +12,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error, Statement};
 
 use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver};
-use super::error::{DatabaseError, NO_RESPONSE, describe};
+use super::error::{DatabaseError, NO_RESPONSE, describe, is_rejection};
 use crate::error::StoreError;
+use crate::postgres::citus::Shard;
 use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::dialect::Dialect;
 use crate::postgres::statements::{Prepared, Statements};
@@ -24,7 +25,7 @@ const WORKER_PAUSE: Duration = Duration::from_millis(250);
 /// An established connection with its prepared statements.
 pub(in crate::postgres) struct DatabaseSession<S = Statements> {
     pub(in crate::postgres) client: Client,
-    pub(in crate::postgres) statements: S,
+    pub(in crate::postgres) statements: Arc<S>,
     pub(in crate::postgres) dialect: Dialect,
     pub(in crate::postgres) warnings: Arc<Warnings>,
     responses: AtomicU64,
@@ -32,6 +33,15 @@ pub(in crate::postgres) struct DatabaseSession<S = Statements> {
     end: Notify,
     /// Statements that were prepared when they were first used.
     prepared: Mutex<HashMap<&'static str, Statement>>,
+    of_shards: Mutex<ShardStatements<S>>,
+}
+
+/// Statements about the tables of shards, prepared when they were first used.
+struct ShardStatements<S> {
+    /// The shards of the server, of which these statements are.
+    shards: Arc<[Shard]>,
+    /// By the id of the shard; `None` if its tables cannot be used.
+    prepared: HashMap<i64, Option<Arc<S>>>,
 }
 
 impl<S> DatabaseSession<S> {
@@ -44,6 +54,41 @@ impl<S> DatabaseSession<S> {
         let statement = self.client.prepare(text).await?;
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(text, statement.clone());
         Ok(statement)
+    }
+
+    /// Returns the statements about the tables of one of these shards; `None` if they cannot be used, as they are on another server.
+    pub(in crate::postgres) async fn of_shard(
+        &self,
+        shards: &Arc<[Shard]>,
+        shard: &Shard,
+    ) -> Result<Option<Arc<S>>, Error>
+    where
+        S: Prepared,
+    {
+        if let Some(known) = self.shard_statements(shards).prepared.get(&shard.id()) {
+            return Ok(known.clone());
+        }
+        let prepared = match S::prepare_for(&self.client, shard).await {
+            Err(error) if !is_rejection(&error) => return Err(error),
+            prepared => prepared.ok().map(Arc::new),
+        };
+        self.shard_statements(shards).prepared.insert(shard.id(), prepared.clone());
+        Ok(prepared)
+    }
+
+    /// Stops using the tables of shards until the shards of the server change. Returns false if they were not used.
+    pub(in crate::postgres) fn avoid_shards(&self, shards: &Arc<[Shard]>) -> bool {
+        let unusable = shards.iter().map(|shard| (shard.id(), None)).collect();
+        let used = std::mem::replace(&mut self.shard_statements(shards).prepared, unusable);
+        used.values().any(Option::is_some)
+    }
+
+    fn shard_statements(&self, shards: &Arc<[Shard]>) -> MutexGuard<'_, ShardStatements<S>> {
+        let mut statements = self.of_shards.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&statements.shards, shards) {
+            *statements = ShardStatements { shards: Arc::clone(shards), prepared: HashMap::new() };
+        }
+        statements
     }
 
     /// Closes the connection, which is then replaced by a new one.
@@ -231,13 +276,14 @@ async fn establish<S: Prepared>(
     };
     let session = DatabaseSession {
         client,
-        statements,
+        statements: Arc::new(statements),
         dialect,
         warnings,
         responses: AtomicU64::new(0),
         discarded: AtomicBool::new(false),
         end: Notify::new(),
         prepared: Mutex::default(),
+        of_shards: Mutex::new(ShardStatements { shards: Arc::default(), prepared: HashMap::new() }),
     };
     Ok((Arc::new(session), driver))
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use futures_util::{TryStreamExt, pin_mut};
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
-use super::readers::{Readers, get};
+use super::readers::{FoundRows, get};
 use crate::error::StoreError;
 use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
 use crate::postgres::engine::Postgres;
@@ -23,8 +22,6 @@ const LIST_MAX: usize = 4_096;
 const LIST_DEFAULT: usize = 512;
 /// Bytes after which no more rows of a response are read.
 const LIST_BYTES: usize = 128 * 1024;
-/// Number of plants that [`Postgres::page_end`] counts in one statement.
-const PAGE_END_STEP: u32 = 20_000;
 
 impl Postgres {
     pub(crate) async fn list(
@@ -39,8 +36,8 @@ impl Postgres {
         let limit = if rows == usize::MAX { LIST_DEFAULT } else { rows.min(LIST_MAX) };
         // One row more shows if there are more.
         let beyond = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
-        let (found, unread) = rows_of(&self.lanes.of(range.owner).readers, *range, beyond).await?;
-        let Some(first) = found.first() else {
+        let found = self.rows_of(*range, beyond).await?;
+        let Some(first) = found.rows.first() else {
             // Without plants the statement does not return the version.
             return self.list_many(ranges, rows, each).await;
         };
@@ -48,7 +45,7 @@ impl Postgres {
             // These plants belong to a deleted user.
             return Ok(ListStep { more: false, versions: vec![None] });
         };
-        let more = emit(range, &found, limit, each)? || unread;
+        let more = emit(range, &found.rows, limit, each)? || found.has_more;
         Ok(ListStep { more, versions: vec![Some(Version::new(version))] })
     }
 
@@ -78,7 +75,7 @@ impl Postgres {
             column(|range| range.as_of),
             limits,
         ];
-        self.lanes.main.readers.rows(|session| &session.statements.list_many, columns).await
+        self.lanes.main.readers.rows(|statements| &statements.list_many, columns).await
     }
 
     /// Reads the versions first and then each list, because the owners' rows may be on different servers. So a list may be newer than
@@ -96,7 +93,9 @@ impl Postgres {
                 return Ok(Vec::new());
             }
             let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
-            self.lanes.of(range.owner).readers.rows(|session| &session.statements.list_later, values).await
+            let readers = &self.lanes.of(range.owner).readers;
+            let found = readers.rows_of(range.owner, |statements| &statements.list_later, &values, usize::MAX).await?;
+            Ok::<_, StoreError>(found.rows)
         });
         let lists = try_join_all(lists).await?;
         let pages = lists.iter().zip(wanted).map(|(rows, wanted)| {
@@ -106,6 +105,17 @@ impl Postgres {
         });
         let pages = pages.collect::<Result<_, StoreError>>()?;
         Ok((versions, pages))
+    }
+
+    /// Returns the first rows of the range. The next step reads those that are left.
+    async fn rows_of(&self, range: PlantRange, limit: i64) -> Result<FoundRows, StoreError> {
+        let lane = self.lanes.of(range.owner);
+        let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
+        if range.is_bounded() {
+            lane.readers.rows_of(range.owner, |statements| &statements.list_later, &values, LIST_BYTES).await
+        } else {
+            lane.readers.rows_of(range.owner, |statements| &statements.list_first, &values[..3], LIST_BYTES).await
+        }
     }
 
     /// Asks the lanes of the users concurrently.
@@ -142,23 +152,13 @@ impl Postgres {
         by_lane
     }
 
-    pub(crate) async fn page_end(&self, mut range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
-        let mut remaining = count;
-        while remaining > 0 {
-            let step = remaining.min(PAGE_END_STEP);
-            let values = [range.owner.get(), range.from, range.through, range.as_of, i64::from(step - 1)];
-            let found = self.lanes.of(range.owner).readers.rows(|session| &session.statements.page_end, values).await?;
-            let [last, _next] = &found[..] else {
-                return Ok(None);
-            };
-            let last = PlantId::new(get(last, 0)?);
-            remaining -= step;
-            if remaining == 0 {
-                return Ok(Some(last));
-            }
-            range = range.past(last);
-        }
-        Ok(None)
+    /// Returns the last of the first `count` plants of the range; `None` if no plant follows.
+    pub(crate) async fn page_end(&self, range: PlantRange, count: u32) -> Result<Option<PlantId>, StoreError> {
+        let values = [range.owner.get(), range.from, range.through, range.as_of, i64::from(count - 1)];
+        let readers = &self.lanes.of(range.owner).readers;
+        let found = readers.rows_of(range.owner, |statements| &statements.page_end, &values, usize::MAX).await?;
+        let [last, _next] = &found.rows[..] else { return Ok(None) };
+        Ok(Some(PlantId::new(get(last, 0)?)))
     }
 }
 
@@ -180,33 +180,6 @@ fn emit(
         }
     }
     Ok(false)
-}
-
-/// Returns the first rows of the range, and true if some rows were not read.
-async fn rows_of(readers: &Readers, range: PlantRange, limit: i64) -> Result<(Vec<Row>, bool), StoreError> {
-    readers
-        .read(|session| async move {
-            let values = [range.owner.get(), range.from, limit, range.through, range.as_of];
-            let statements = &session.statements;
-            let (statement, values) = if range.is_bounded() {
-                (&statements.list_later, &values[..])
-            } else {
-                (&statements.list_first, &values[..3])
-            };
-            let stream = session.client.query_raw(statement, values).await?;
-            pin_mut!(stream);
-            let (mut found, mut bytes) = (Vec::new(), 0);
-            // The next step reads the rest.
-            while bytes < LIST_BYTES
-                && let Some(row) = stream.try_next().await?
-            {
-                bytes += row.raw_size_bytes();
-                found.push(row);
-            }
-            let unread = bytes >= LIST_BYTES && stream.try_next().await?.is_some();
-            Ok((found, unread))
-        })
-        .await
 }
 
 /// Groups the rows of several lists by list.

@@ -1,33 +1,41 @@
 //! Connections for reads. Concurrent queries are pipelined on them.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::TryStreamExt;
+use futures_util::future::try_join_all;
+use futures_util::{TryStreamExt, pin_mut};
 use tokio::time::Instant;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, ToSql};
-use tokio_postgres::{Error, Row, Statement};
+use tokio_postgres::{Client, Error, Row, Statement};
 
 use crate::error::StoreError;
+use crate::postgres::citus::Shards;
 use crate::postgres::connect::{Connector, DatabaseConnection, DatabaseSession, describe};
 use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::metrics::PostgresMetrics;
+use crate::postgres::statements::{Statements, versions};
 use crate::sql::{ReadableValue, RowSource};
+use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
 
 pub(in crate::postgres) struct Readers {
     connections: Vec<DatabaseConnection>,
+    shards: Arc<Shards>,
     next: AtomicUsize,
     timeout: Duration,
     metrics: Arc<PostgresMetrics>,
 }
 
 impl Readers {
-    pub(in crate::postgres) fn new(connector: &Arc<Connector>, count: usize) -> Self {
+    pub(in crate::postgres) fn new(connector: &Arc<Connector>, count: usize, shards: &Arc<Shards>) -> Self {
         Self {
+            shards: Arc::clone(shards),
             connections: (0..count).map(|_| DatabaseConnection::new(connector, ConnectionRole::Read)).collect(),
             next: AtomicUsize::new(0),
             timeout: connector.timeout,
@@ -45,28 +53,72 @@ impl Readers {
     }
 
     /// Returns the rows of a prepared statement, read on the next connection in turn.
-    pub(in crate::postgres) async fn rows<P: ToSql + Sync + Send + Clone, const N: usize>(
+    pub(in crate::postgres) async fn rows<P: ToSql + Sync, const N: usize>(
         &self,
-        statement: impl Fn(&DatabaseSession) -> &Statement,
+        statement: impl Fn(&Statements) -> &Statement,
         values: [P; N],
     ) -> Result<Vec<Row>, StoreError> {
-        self.rows_from(self.next_in_turn(), statement, values).await
+        let (statement, values) = (&statement, &values);
+        let found = self.read(|session| async move {
+            fetch(&session.client, statement(&session.statements), values, usize::MAX).await
+        });
+        Ok(found.await?.rows)
     }
 
-    /// Returns the rows of a prepared statement, read on this connection, or on another one while it is not open.
-    pub(in crate::postgres) async fn rows_from<P: ToSql + Sync + Send + Clone, const N: usize>(
+    /// Returns the rows of a prepared statement about one user, up to a number of bytes.
+    pub(in crate::postgres) async fn rows_of(
+        &self,
+        user: UserId,
+        statement: impl Fn(&Statements) -> &Statement,
+        values: &[i64],
+        bytes_max: usize,
+    ) -> Result<FoundRows, StoreError> {
+        let statement = &statement;
+        let shards = &self.shards.get();
+        let shard = shards.iter().find(|shard| shard.contains(user.get()));
+        self.read(|session| async move {
+            if let Some(shard) = shard
+                && let Some(statements) = session.of_shard(shards, shard).await?
+            {
+                let found = fetch(&session.client, statement(&statements), values, bytes_max).await;
+                // Without rows, the shard may be on another server.
+                if !matches!(&found, Ok(found) if found.rows.is_empty()) && !is_without_shard(&found) {
+                    return found;
+                }
+            }
+            fetch(&session.client, statement(&session.statements), values, bytes_max).await
+        })
+        .await
+    }
+
+    /// Returns the versions of the users who exist, read on this connection, or on another one while it is not open.
+    pub(in crate::postgres) async fn versions_from(
         &self,
         connection: usize,
-        statement: impl Fn(&DatabaseSession) -> &Statement,
-        values: [P; N],
-    ) -> Result<Vec<Row>, StoreError> {
-        let statement = &statement;
-        self.read_from(connection, |session| {
-            let values = values.clone();
-            async move {
-                let stream = session.client.query_raw(statement(&session), &values).await?;
-                stream.try_collect().await
+        users: &[i64],
+    ) -> Result<HashMap<i64, i64>, StoreError> {
+        let shards = &self.shards.get();
+        self.read_from(connection, |session| async move {
+            let of_shards = shards.iter().map(async |shard| {
+                let ids: Vec<i64> = users.iter().copied().filter(|id| shard.contains(*id)).collect();
+                if ids.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let Some(statements) = session.of_shard(shards, shard).await? else { return Ok(Vec::new()) };
+                match fetch(&session.client, &statements.versions, &[ids], usize::MAX).await {
+                    found if is_without_shard(&found) => Ok(Vec::new()),
+                    found => found.map(|found| found.rows),
+                }
+            });
+            let of_shards = try_join_all(of_shards).await?;
+            let mut versions = versions(of_shards.iter().flatten())?;
+            // Users who do not exist, or whose shard may be on another server.
+            let others: Vec<i64> = users.iter().copied().filter(|id| !versions.contains_key(id)).collect();
+            if !others.is_empty() {
+                let found = fetch(&session.client, &session.statements.versions, &[others], usize::MAX).await?;
+                versions.extend(self::versions(&found.rows)?);
             }
+            Ok(versions)
         })
         .await
     }
@@ -111,6 +163,39 @@ impl Readers {
             None => connection(0).session(deadline).await,
         }
     }
+}
+
+/// Rows of a statement.
+pub(in crate::postgres) struct FoundRows {
+    pub(in crate::postgres) rows: Vec<Row>,
+    /// True if there are more rows.
+    pub(in crate::postgres) has_more: bool,
+}
+
+/// Returns the rows of a statement until they have this number of bytes.
+async fn fetch<P: ToSql + Sync>(
+    client: &Client,
+    statement: &Statement,
+    values: &[P],
+    bytes_max: usize,
+) -> Result<FoundRows, Error> {
+    let stream = client.query_raw(statement, values).await?;
+    pin_mut!(stream);
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    while bytes < bytes_max
+        && let Some(row) = stream.try_next().await?
+    {
+        bytes += row.raw_size_bytes();
+        rows.push(row);
+    }
+    let has_more = bytes >= bytes_max && stream.try_next().await?.is_some();
+    Ok(FoundRows { rows, has_more })
+}
+
+/// Returns true if a table of a shard does not exist any more.
+fn is_without_shard<T>(found: &Result<T, Error>) -> bool {
+    found.as_ref().is_err_and(|error| error.code() == Some(&SqlState::UNDEFINED_TABLE))
 }
 
 impl RowSource for Row {

@@ -4,14 +4,12 @@
 //! is already sent. While the maximum number of statements is in flight, requests wait for the next one: the busier the node, the
 //! more requests share a statement.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::Row;
 
-use super::readers::{Readers, get};
+use super::readers::Readers;
 use crate::error::StoreError;
 use crate::plants::Version;
 use crate::postgres::connect::NO_RESPONSE;
@@ -85,28 +83,14 @@ async fn reply_to_all(readers: &Readers, connection: usize, mut batch: Vec<Versi
     if batch.is_empty() {
         return;
     }
-    let mut users: Vec<UserId> = batch.iter().flat_map(|request| request.users.iter().copied()).collect();
+    let mut users: Vec<i64> = batch.iter().flat_map(|request| &request.users).map(|user| user.get()).collect();
     users.sort_unstable();
     users.dedup();
-    let found = readers.rows_from(connection, |session| &session.statements.versions, [ids(&users)]).await;
-    let found = found.and_then(|found| versions_by_id(&found));
+    let found = readers.versions_from(connection, &users).await;
     for VersionRequest { users, reply } in batch {
-        let versions = found.as_ref().map(|found| versions_of(found, &users));
+        let version = |user: &UserId| found.as_ref().map(|found| found.get(&user.get()).copied().map(Version::new));
+        let versions = users.iter().map(version).collect::<Result<Versions, _>>();
         // Fails if the client has disconnected.
         let _ = reply.send(versions.map_err(StoreError::clone));
     }
-}
-
-fn ids(users: &[UserId]) -> Vec<i64> {
-    users.iter().map(|user| user.get()).collect()
-}
-
-/// Returns the versions in rows of the statement `versions`, by user id.
-fn versions_by_id(found: &[Row]) -> Result<HashMap<i64, Version>, StoreError> {
-    found.iter().map(|row| Ok((get(row, 0)?, Version::new(get(row, 1)?)))).collect()
-}
-
-/// Returns the versions in the order of these users.
-fn versions_of(found: &HashMap<i64, Version>, users: &[UserId]) -> Versions {
-    users.iter().map(|user| found.get(&user.get()).copied()).collect()
 }

@@ -6,6 +6,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
 use crate::plants::{Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, WriteContext, WriteOutcome};
+use crate::postgres::statements::versions;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserId;
 
@@ -24,7 +25,8 @@ pub(super) struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    pub(super) fn of(batch: &'a [Job], writer: i64) -> Self {
+    /// Returns the parameters about the users for whom `is_included` is true.
+    pub(super) fn of(batch: &'a [Job], writer: i64, is_included: impl Fn(i64) -> bool) -> Self {
         let mut users = BTreeSet::from([writer]);
         let mut new = BTreeMap::new();
         for job in batch {
@@ -38,7 +40,8 @@ impl<'a> Opening<'a> {
             }
         }
         let (new_names, new_created_at) = new.into_iter().unzip();
-        let keys = batch.iter().filter_map(Job::key);
+        users.retain(|user| is_included(*user));
+        let keys = batch.iter().filter_map(Job::key).filter(|(user, _)| is_included(user.get()));
         let (key_users, keys) = keys.map(|(user, key)| (user.get(), key.hash.as_slice())).unzip();
         Self { new_names, new_created_at, users: users.into_iter().collect(), key_users, keys }
     }
@@ -65,6 +68,7 @@ impl<'a> Opening<'a> {
 }
 
 /// Responses to the first statements. No other transaction can change the plants and keys of the users that are found.
+#[derive(Default)]
 pub(super) struct Opened {
     /// Created users, or existing ones of these names.
     new: HashMap<String, i64>,
@@ -82,6 +86,13 @@ impl Opened {
             versions: versions(locked)?,
             known: known.collect::<Result<_, Error>>()?,
         })
+    }
+
+    /// Adds the responses about other users.
+    pub(super) fn add(&mut self, other: Self) {
+        self.new.extend(other.new);
+        self.versions.extend(other.versions);
+        self.known.extend(other.known);
     }
 
     fn has(&self, user: i64) -> bool {
@@ -121,11 +132,6 @@ impl Opened {
     }
 }
 
-/// Returns the versions in rows of `collections`, by id.
-pub(super) fn versions(rows: &[Row]) -> Result<HashMap<i64, i64>, Error> {
-    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
-}
-
 /// Returns true if a write has no key and is to the user's own plants: it can be sent before the outcome of its user's look-up
 /// is known, because its statement finds no rows if the user does not exist.
 pub(super) fn is_simple(job: &Job) -> bool {
@@ -147,12 +153,16 @@ pub(super) struct PlantWrites<'a> {
 }
 
 impl<'a> PlantWrites<'a> {
-    pub(super) fn of(jobs: impl IntoIterator<Item = &'a Job>) -> Self {
+    /// Returns the writes to plants of the owners for whom `is_included` is true.
+    pub(super) fn of(jobs: impl IntoIterator<Item = &'a Job>, is_included: impl Fn(i64) -> bool) -> Self {
         let mut deletes = BTreeSet::new();
         let mut creates = BTreeMap::new();
         let mut replacements = BTreeMap::new();
         for job in jobs {
             let Job::Write { context, write, .. } = job else { continue };
+            if !is_included(context.owner.get()) {
+                continue;
+            }
             let key = key_of(*context, write);
             match write {
                 PlantWrite::Create(plant) => {
@@ -214,6 +224,7 @@ impl<'a> Columns<'a> {
 }
 
 /// The plants that the writes of a batch have changed.
+#[derive(Default)]
 pub(super) struct ChangedPlants {
     pub(super) deleted: HashSet<PlantKey>,
     pub(super) created: HashSet<PlantKey>,
@@ -258,11 +269,11 @@ pub(super) struct KeyOutcomes<'a> {
 }
 
 impl<'a> KeyOutcomes<'a> {
-    pub(super) fn of(batch: &'a [Job], outcomes: &[JobOutcome]) -> Self {
+    /// Returns the outcomes for the keys of the users for whom `is_included` is true.
+    pub(super) fn of(batch: &'a [Job], outcomes: &[JobOutcome], is_included: impl Fn(i64) -> bool) -> Self {
         let mut columns = Self::default();
-        for KeyOutcome { user, key, outcome, message } in
-            batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome))
-        {
+        let stored = batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome));
+        for KeyOutcome { user, key, outcome, message } in stored.filter(|stored| is_included(stored.user.get())) {
             columns.users.push(user.get());
             columns.keys.push(&key.hash);
             columns.fingerprints.push(&key.fingerprint);

@@ -44,7 +44,7 @@ impl KeyLocks {
         key: &IdempotencyKey,
     ) -> Result<Option<KeyLock>, StoreError> {
         let deadline = Instant::now() + self.timeout;
-        let number = number(user, key);
+        let number = lock_number(Sha256::new().chain_update(user.get().to_be_bytes()).chain_update(key.hash));
         loop {
             let session = self.connection.session(deadline).await?;
             let locking = async {
@@ -83,8 +83,7 @@ impl Drop for KeyLock {
     }
 }
 
-/// Returns the number of a key's lock: 64 bits, so that collisions are unlikely.
-fn number(user: UserId, key: &IdempotencyKey) -> i64 {
-    let digest = Sha256::new().chain_update(user.get().to_be_bytes()).chain_update(key.hash).finalize();
-    digest.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
+/// Returns the number of an advisory lock: 64 bits, so that collisions are unlikely.
+pub(in crate::postgres) fn lock_number(subject: Sha256) -> i64 {
+    subject.finalize().iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
 }

@@ -13,6 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use futures_util::join;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
@@ -21,13 +22,11 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::batch::{
-    ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple, versions,
-};
+use super::batch::{ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple};
 use super::collector::BatchCollector;
 use crate::error::StoreError;
 use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
-use crate::postgres::citus::HashRanges;
+use crate::postgres::citus::{COUNT, LOCK, Shard, Shards};
 use crate::postgres::connect::{
     Connector, DatabaseConnection, DatabaseError, DatabaseSession, NO_RESPONSE, certainly_not_committed, describe,
     is_rejection, lock_timeout, pause_for_worker,
@@ -35,6 +34,7 @@ use crate::postgres::connect::{
 use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::dialect::{Dialect, execute_each};
 use crate::postgres::metrics::PostgresMetrics;
+use crate::postgres::statements::{Statements, versions};
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
@@ -55,15 +55,15 @@ pub(in crate::postgres) struct Writer {
 }
 
 impl Writer {
-    /// Starts a writer to a server. Its row is one of those that are on the server.
-    pub(in crate::postgres) fn start(connector: &Arc<Connector>, capacity: usize, home: &Arc<HashRanges>) -> Self {
+    /// Starts a writer to the server of these shards. Its row is in one of them.
+    pub(in crate::postgres) fn start(connector: &Arc<Connector>, capacity: usize, shards: &Arc<Shards>) -> Self {
         let (queue, jobs) = WriteQueue::new(capacity, Timeouts::both(connector.timeout + REPLY_MARGIN));
         let connection = Arc::new(DatabaseConnection::new(connector, ConnectionRole::Write));
         let task = WriterTask {
             connection: Arc::clone(&connection),
             timeout: connector.timeout,
-            row: WriterRow::new(home),
-            home: Arc::clone(home),
+            row: WriterRow::new(shards),
+            shards: Arc::clone(shards),
             took: Duration::ZERO,
             limit_waits_on_citus: limit_waits_on_citus(connector.timeout),
             metrics: Arc::clone(&connector.metrics),
@@ -118,21 +118,21 @@ struct WriterRow {
 }
 
 impl WriterRow {
-    fn new(home: &HashRanges) -> Self {
+    fn new(shards: &Shards) -> Self {
         // The system's random source does not fail after boot.
         let random = || getrandom::u64().expect("the system's random source").cast_signed() | i64::MIN;
         // A row on another server would be right, too.
-        let id = std::iter::repeat_with(random).take(ROW_TRIES).find(|id| home.contain(*id));
+        let id = std::iter::repeat_with(random).take(ROW_TRIES).find(|id| shards.may_contain(*id));
         Self { id: id.unwrap_or_else(random), last: 0 }
     }
 
     /// Chooses another row if this one is on another server now, or may have been removed because it is old. A commit id is the
     /// time in microseconds.
-    fn renew_if_needed(&mut self, home: &HashRanges) {
+    fn renew_if_needed(&mut self, shards: &Shards) {
         let age = Timestamp::now().as_microsecond().abs_diff(self.last);
         let is_old = self.last > 0 && u128::from(age) > ROW_LIFETIME.as_micros();
-        if is_old || !home.contain(self.id) {
-            *self = Self::new(home);
+        if is_old || !shards.may_contain(self.id) {
+            *self = Self::new(shards);
         }
     }
 }
@@ -147,7 +147,7 @@ struct WriterTask {
     connection: Arc<DatabaseConnection>,
     timeout: Duration,
     row: WriterRow,
-    home: Arc<HashRanges>,
+    shards: Arc<Shards>,
     /// Duration of the last commit.
     took: Duration,
     limit_waits_on_citus: String,
@@ -223,7 +223,7 @@ impl WriterTask {
     /// Executes all jobs in one transaction. Retries until the deadline.
     async fn commit_with_retries(&mut self, batch: &[Job]) -> Result<Vec<JobOutcome>, StoreError> {
         let deadline = Instant::now() + self.timeout;
-        self.row.renew_if_needed(&self.home);
+        self.row.renew_if_needed(&self.shards);
         // The commit that got no response.
         let mut in_doubt = None;
         loop {
@@ -240,7 +240,7 @@ impl WriterTask {
                 AttemptResult::CommitLost => {
                     // The database was restored to an earlier state.
                     tracing::error!("the database lost a commit that it had acknowledged");
-                    self.row = WriterRow::new(&self.home);
+                    self.row = WriterRow::new(&self.shards);
                     in_doubt = None;
                 }
                 AttemptResult::Failed(fault) => match fault {
@@ -266,7 +266,7 @@ impl WriterTask {
         }
         tracing::warn!(%error, "commit outcome unknown");
         // The in-doubt commit may still change the row.
-        self.row = WriterRow::new(&self.home);
+        self.row = WriterRow::new(&self.shards);
         StoreError::OutcomeUnknown("the connection to the database was lost during the commit")
     }
 
@@ -284,7 +284,7 @@ impl WriterTask {
         };
         let executed = match timeout_at(deadline, self.execute(session, batch)).await {
             Ok(Ok(executed)) => executed,
-            Ok(Err(error)) => match DatabaseError::classify(&error) {
+            Ok(Err(error)) => match self.classify(session, &error) {
                 fault @ DatabaseError::ConnectionLost(_) => return failed(fault),
                 fault => {
                     return self
@@ -295,14 +295,22 @@ impl WriterTask {
             },
             Err(_) => return failed(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
         };
-        let Some(executed) = executed else {
-            let resolved = self.resolve_in_doubt(session, batch, in_doubt, deadline).await;
-            return resolved.unwrap_or_else(failed);
+        let executed = match executed {
+            Execution::Executed(executed) => executed,
+            Execution::UnexpectedCommitId => {
+                let resolved = self.resolve_in_doubt(session, batch, in_doubt, deadline).await;
+                return resolved.unwrap_or_else(failed);
+            }
+            Execution::ShardMoved => {
+                session.avoid_shards(&self.shards.get());
+                let fault = DatabaseError::Retryable("a shard is on another server now".to_owned());
+                return self.roll_back(session, deadline).await.map_or_else(failed, |()| AttemptResult::Failed(fault));
+            }
         };
         // The commit id is stored, so an earlier attempt was not committed and never will be.
         *in_doubt = None;
         let sent = Instant::now();
-        match timeout_at(deadline + COMMIT_GRACE, commit_transaction(session, batch, &executed.outcomes)).await {
+        match timeout_at(deadline + COMMIT_GRACE, commit_transaction(session, batch, &executed)).await {
             Ok(Ok(())) => {
                 self.took = sent.elapsed();
                 AttemptResult::Committed(executed)
@@ -315,46 +323,111 @@ impl WriterTask {
         }
     }
 
-    /// Executes the transaction except for its end. `None` if the writer's row does not contain the expected commit id.
-    async fn execute(&self, session: &DatabaseSession, batch: &[Job]) -> Result<Option<Executed>, Error> {
-        let opening = Opening::of(batch, self.row.id);
+    /// Handles the error of a statement. A table of a shard may not exist any more, and only the owner of the tables may lock shards:
+    /// the next attempt then uses the distributed tables.
+    fn classify(&self, session: &DatabaseSession, error: &Error) -> DatabaseError {
+        let is_about_tables = error.code().is_some_and(|code| code.code().starts_with("42"));
+        if is_about_tables && session.avoid_shards(&self.shards.get()) {
+            tracing::info!(error = describe(error), "writes use distributed tables, which costs more");
+            return DatabaseError::Retryable(describe(error));
+        }
+        DatabaseError::classify(error)
+    }
+
+    /// Returns the parts of a transaction: one for each shard if all its users are in shards of this server, otherwise one.
+    async fn scope(&self, session: &DatabaseSession, batch: &[Job]) -> Result<Scope, Error> {
+        let whole = || {
+            let statements = Arc::clone(&session.statements);
+            Scope { parts: vec![Part { statements, shard: None }], guard: None }
+        };
+        let shards = self.shards.get();
+        if shards.is_empty() {
+            return Ok(whole());
+        }
+        let opening = Opening::of(batch, self.row.id, |_| true);
+        let mut parts = Vec::new();
+        let mut ids = Vec::new();
+        let mut users = 0;
+        for shard in &*shards {
+            let of_shard = opening.users().iter().filter(|user| shard.contains(**user)).count();
+            if of_shard > 0 {
+                let Some(statements) = session.of_shard(&shards, shard).await? else { return Ok(whole()) };
+                parts.push(Part { statements, shard: Some(shard.clone()) });
+                ids.push(shard.id());
+                users += of_shard;
+            }
+        }
+        if users < opening.users().len() || opening.has_new_users() {
+            return Ok(whole());
+        }
+        let guard = ShardGuard { lock: session.prepared(LOCK).await?, count: session.prepared(COUNT).await?, ids };
+        Ok(Scope { parts, guard: Some(guard) })
+    }
+
+    /// Executes the transaction except for its end.
+    async fn execute(&self, session: &DatabaseSession, batch: &[Job]) -> Result<Execution, Error> {
+        let scope = self.scope(session, batch).await?;
         let (opened, changed) = if batch.iter().all(is_simple) {
-            let writes = PlantWrites::of(batch);
             // The statements are polled and thus sent in this order, without waiting for each other.
-            let (opened, changed) = join!(self.open(session, &opening), change_plants(session, &writes));
+            let (opened, changed) =
+                join!(self.open(session, &scope, batch), change_plants(session, &scope, batch.iter()));
             // The first error is the cause of the others.
             (opened?, changed?)
         } else {
-            let opened = self.open(session, &opening).await?;
+            let Some(opened) = self.open(session, &scope, batch).await? else { return Ok(Execution::ShardMoved) };
             let executed = batch.iter().filter(|job| matches!(opened.outcome(job), Ok(None)));
-            let changed = change_plants(session, &PlantWrites::of(executed)).await?;
-            (opened, changed)
+            let changed = change_plants(session, &scope, executed).await?;
+            (Some(opened), changed)
         };
-        let Some(commit_id) = opened.commit_id(self.row.id) else { return Ok(None) };
-        Ok(Some(Executed { commit_id, outcomes: changed.outcomes(&opened, batch)? }))
+        let Some(opened) = opened else { return Ok(Execution::ShardMoved) };
+        let Some(commit_id) = opened.commit_id(self.row.id) else { return Ok(Execution::UnexpectedCommitId) };
+        let outcomes = changed.outcomes(&opened, batch)?;
+        Ok(Execution::Executed(Executed { commit_id, outcomes, parts: scope.parts }))
     }
 
-    /// Begins the transaction, stores the commit id, locks the rows of the users and looks up the keys.
-    async fn open(&self, session: &DatabaseSession, opening: &Opening<'_>) -> Result<Opened, Error> {
-        let DatabaseSession { client, statements, .. } = session;
+    /// Begins the transaction, stores the commit id, locks the rows of the users and looks up the keys. `None` if a shard is on another
+    /// server now.
+    async fn open(&self, session: &DatabaseSession, scope: &Scope, batch: &[Job]) -> Result<Option<Opened>, Error> {
+        let client = &session.client;
         let WriterRow { id, last } = self.row;
-        let (begun, created, locked, new, known) = join!(
-            self.begin(session),
-            query(last == 0, client, &statements.create_writer, [&id]),
-            query(true, client, &statements.advance_versions, [opening.users(), &id, &last]),
-            query(opening.has_new_users(), client, &statements.create_users, opening.new_users()),
-            query(opening.has_keys(), client, &statements.find_keys, opening.keys()),
-        );
-        begun?;
-        created?;
-        let locked = locked?;
-        Opened::read(&new?, &locked, known?)
+        let parts = scope.parts.iter().map(async |part| {
+            let opening = Opening::of(batch, id, |user| part.has(user));
+            let statements = &part.statements;
+            let (created, locked, new, known) = join!(
+                query(last == 0 && part.has(id), client, &statements.create_writer, [&id]),
+                query(true, client, &statements.advance_versions, [opening.users(), &id, &last]),
+                query(opening.has_new_users(), client, &statements.create_users, opening.new_users()),
+                query(opening.has_keys(), client, &statements.find_keys, opening.keys()),
+            );
+            created?;
+            let locked = locked?;
+            Opened::read(&new?, &locked, known?)
+        });
+        let (begun, parts) = join!(self.begin(session, scope.guard.as_ref()), join_all(parts));
+        if !begun? {
+            return Ok(None);
+        }
+        let mut opened = Opened::default();
+        for part in parts {
+            opened.add(part?);
+        }
+        Ok(Some(opened))
     }
 
-    async fn begin(&self, session: &DatabaseSession) -> Result<(), Error> {
-        match session.dialect {
-            Dialect::Postgres => session.client.batch_execute(BEGIN).await,
-            Dialect::Citus => execute_each(&session.client, &[BEGIN, &self.limit_waits_on_citus]).await,
+    /// Begins a transaction. With a guard, returns false if a shard is on another server.
+    async fn begin(&self, session: &DatabaseSession, guard: Option<&ShardGuard>) -> Result<bool, Error> {
+        let client = &session.client;
+        match (session.dialect, guard) {
+            (Dialect::Postgres, _) => client.batch_execute(BEGIN).await.map(|()| true),
+            (Dialect::Citus, None) => execute_each(client, &[BEGIN, &self.limit_waits_on_citus]).await.map(|()| true),
+            (Dialect::Citus, Some(ShardGuard { lock, count, ids })) => {
+                let values: Values<'_, 1> = [ids];
+                let (begun, locked, found) =
+                    join!(client.batch_execute(BEGIN), client.execute(lock, &values), client.query_one(count, &values));
+                begun?;
+                locked?;
+                Ok(usize::try_from(found?.try_get::<_, i64>(0)?) == Ok(ids.len()))
+            }
         }
     }
 
@@ -367,9 +440,9 @@ impl WriterTask {
         deadline: Instant,
     ) -> Result<AttemptResult, DatabaseError> {
         self.roll_back(session, deadline).await?;
-        let opening = Opening::of(batch, self.row.id);
+        let opening = Opening::of(batch, self.row.id, |_| true);
         let read_commit_id = async {
-            self.begin(session).await?;
+            self.begin(session, None).await?;
             let rows = session.client.query(&session.statements.lock_users, &[opening.users()]).await?;
             session.client.batch_execute("COMMIT").await?;
             Ok(versions(&rows)?.remove(&self.row.id))
@@ -390,33 +463,48 @@ impl WriterTask {
     }
 }
 
-async fn change_plants(session: &DatabaseSession, writes: &PlantWrites<'_>) -> Result<ChangedPlants, Error> {
-    let DatabaseSession { client, statements, .. } = session;
-    let PlantWrites { deletes, creates, replacements } = writes;
-    let (deleted, created, replaced) = join!(
-        query(deletes.any(), client, &statements.delete, deletes.keys()),
-        query(creates.any(), client, &statements.create, creates.plants()),
-        query(replacements.any(), client, &statements.replace, replacements.plants()),
-    );
-    Ok(ChangedPlants {
-        deleted: changed_plants(&deleted?)?,
-        created: changed_plants(&created?)?,
-        replaced: changed_plants(&replaced?)?,
-    })
+async fn change_plants<'a>(
+    session: &DatabaseSession,
+    scope: &Scope,
+    jobs: impl Iterator<Item = &'a Job> + Clone,
+) -> Result<ChangedPlants, Error> {
+    let client = &session.client;
+    let parts = scope.parts.iter().map(|part| {
+        let PlantWrites { deletes, creates, replacements } = PlantWrites::of(jobs.clone(), |user| part.has(user));
+        async move {
+            let statements = &part.statements;
+            let (deleted, created, replaced) = join!(
+                query(deletes.any(), client, &statements.delete, deletes.keys()),
+                query(creates.any(), client, &statements.create, creates.plants()),
+                query(replacements.any(), client, &statements.replace, replacements.plants()),
+            );
+            Ok::<_, Error>([deleted?, created?, replaced?])
+        }
+    });
+    let mut changed = ChangedPlants::default();
+    for part in join_all(parts).await {
+        let [deleted, created, replaced] = part?;
+        changed.deleted.extend(changed_plants(&deleted)?);
+        changed.created.extend(changed_plants(&created)?);
+        changed.replaced.extend(changed_plants(&replaced)?);
+    }
+    Ok(changed)
 }
 
 /// Stores the outcomes under their keys and commits. The error `None` means that the commit is in doubt.
 async fn commit_transaction(
     session: &DatabaseSession,
     batch: &[Job],
-    outcomes: &[JobOutcome],
+    executed: &Executed,
 ) -> Result<(), Option<DatabaseError>> {
-    let key_outcomes = KeyOutcomes::of(batch, outcomes);
+    let stored = executed.parts.iter().map(async |part| {
+        let key_outcomes = KeyOutcomes::of(batch, &executed.outcomes, |user| part.has(user));
+        let statement = &part.statements.store_keys;
+        query(key_outcomes.any(), &session.client, statement, key_outcomes.values()).await
+    });
     let warnings = session.warnings.count();
-    let (stored, committed) = join!(
-        query(key_outcomes.any(), &session.client, &session.statements.store_keys, key_outcomes.values()),
-        session.client.batch_execute("COMMIT"),
-    );
+    let (stored, committed) = join!(join_all(stored), session.client.batch_execute("COMMIT"));
+    let stored: Result<Vec<_>, Error> = stored.into_iter().collect();
     match (stored, committed) {
         // After a rejected statement the transaction is rolled back, whatever the response to COMMIT.
         (Err(error), _) if error.code() == Some(&SqlState::NOT_NULL_VIOLATION) => {
@@ -431,10 +519,44 @@ async fn commit_transaction(
     }
 }
 
+/// The tables that a transaction uses.
+struct Scope {
+    parts: Vec<Part>,
+    guard: Option<ShardGuard>,
+}
+
+/// The statements about the users of one shard, or about all users.
+struct Part {
+    statements: Arc<Statements>,
+    shard: Option<Shard>,
+}
+
+impl Part {
+    fn has(&self, user: i64) -> bool {
+        self.shard.as_ref().is_none_or(|shard| shard.contains(user))
+    }
+}
+
+/// Keeps shards on this server until the end of the transaction.
+struct ShardGuard {
+    lock: Statement,
+    count: Statement,
+    ids: Vec<i64>,
+}
+
 /// A transaction before its commit.
 struct Executed {
     commit_id: i64,
     outcomes: Vec<JobOutcome>,
+    parts: Vec<Part>,
+}
+
+/// Result of the statements before the commit.
+enum Execution {
+    Executed(Executed),
+    /// The writer's row does not contain the expected commit id.
+    UnexpectedCommitId,
+    ShardMoved,
 }
 
 /// Result of one attempt.
