@@ -6,4 +6,4 @@ mod shards;
 
 pub use self::placement::{PlacedTable, Placement};
 pub(super) use self::placement::{place_new_tables, place_tables};
-pub(super) use self::shards::{COUNT, LOCK, Shard, ShardServer, Shards, hash, read_servers};
+pub(super) use self::shards::{COUNT, LOCK, Shard, ShardList, ShardServer, Shards, hash, read_servers};

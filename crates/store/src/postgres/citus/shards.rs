@@ -84,25 +84,47 @@ impl Shard {
     }
 }
 
-/// The shards that are on a server, in the order of their ids. Without shards, any row may be there.
+/// The shards that are on a server, in the order of their ids.
 #[derive(Default)]
-pub(in crate::postgres) struct Shards(RwLock<Arc<[Shard]>>);
+pub(in crate::postgres) struct ShardList {
+    pub(in crate::postgres) shards: Vec<Shard>,
+    /// Statement that reads versions. Its parameters are the users of each shard.
+    pub(in crate::postgres) versions: String,
+}
+
+impl ShardList {
+    fn new(shards: &[Shard]) -> Self {
+        const VERSIONS: &str = "SELECT user_id, version FROM plantstore.collections WHERE user_id = ANY($1::bigint[])";
+        let each =
+            (1..).zip(shards).map(|(number, shard)| shard.statement(VERSIONS).replace("$1", &format!("${number}")));
+        Self { shards: shards.to_vec(), versions: each.collect::<Vec<_>>().join(" UNION ALL ") }
+    }
+
+    pub(in crate::postgres) fn of(&self, id: i64) -> Option<&Shard> {
+        self.shards.iter().find(|shard| shard.contains(id))
+    }
+}
+
+/// The present shards of a server.
+#[derive(Default)]
+pub(in crate::postgres) struct Shards(RwLock<Arc<ShardList>>);
 
 impl Shards {
     pub(in crate::postgres) fn set(&self, shards: &[Shard]) {
-        if *self.get() != *shards {
-            *self.0.write().unwrap_or_else(PoisonError::into_inner) = shards.into();
+        if self.get().shards != shards {
+            *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ShardList::new(shards));
         }
     }
 
     /// Returns the shards. The result is the same object until they change.
-    pub(in crate::postgres) fn get(&self) -> Arc<[Shard]> {
+    pub(in crate::postgres) fn get(&self) -> Arc<ShardList> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Returns true if a row may be on the server. Without shards, any row may be there.
     pub(in crate::postgres) fn may_contain(&self, id: i64) -> bool {
-        let shards = self.get();
-        shards.is_empty() || shards.iter().any(|shard| shard.contains(id))
+        let list = self.get();
+        list.shards.is_empty() || list.of(id).is_some()
     }
 }
 

@@ -14,7 +14,7 @@ use tokio_postgres::{Client, Error, Statement};
 use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver};
 use super::error::{DatabaseError, NO_RESPONSE, describe, is_rejection};
 use crate::error::StoreError;
-use crate::postgres::citus::Shard;
+use crate::postgres::citus::{Shard, ShardList};
 use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::dialect::Dialect;
 use crate::postgres::statements::{Prepared, Statements};
@@ -32,34 +32,34 @@ pub(in crate::postgres) struct DatabaseSession<S = Statements> {
     discarded: AtomicBool,
     end: Notify,
     /// Statements that were prepared when they were first used.
-    prepared: Mutex<HashMap<&'static str, Statement>>,
+    prepared: Mutex<HashMap<String, Statement>>,
     of_shards: Mutex<ShardStatements<S>>,
 }
 
 /// Statements about the tables of shards, prepared when they were first used.
 struct ShardStatements<S> {
     /// The shards of the server, of which these statements are.
-    shards: Arc<[Shard]>,
+    shards: Arc<ShardList>,
     /// By the id of the shard; `None` if its tables cannot be used.
     prepared: HashMap<i64, Option<Arc<S>>>,
 }
 
 impl<S> DatabaseSession<S> {
     /// Returns a prepared statement.
-    pub(in crate::postgres) async fn prepared(&self, text: &'static str) -> Result<Statement, Error> {
+    pub(in crate::postgres) async fn prepared(&self, text: &str) -> Result<Statement, Error> {
         let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
         if let Some(known) = known {
             return Ok(known);
         }
         let statement = self.client.prepare(text).await?;
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(text, statement.clone());
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(text.to_owned(), statement.clone());
         Ok(statement)
     }
 
     /// Returns the statements about the tables of one of these shards; `None` if they cannot be used, as they are on another server.
     pub(in crate::postgres) async fn of_shard(
         &self,
-        shards: &Arc<[Shard]>,
+        shards: &Arc<ShardList>,
         shard: &Shard,
     ) -> Result<Option<Arc<S>>, Error>
     where
@@ -77,13 +77,13 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Stops using the tables of shards until the shards of the server change. Returns false if they were not used.
-    pub(in crate::postgres) fn avoid_shards(&self, shards: &Arc<[Shard]>) -> bool {
-        let unusable = shards.iter().map(|shard| (shard.id(), None)).collect();
+    pub(in crate::postgres) fn avoid_shards(&self, shards: &Arc<ShardList>) -> bool {
+        let unusable = shards.shards.iter().map(|shard| (shard.id(), None)).collect();
         let used = std::mem::replace(&mut self.shard_statements(shards).prepared, unusable);
         used.values().any(Option::is_some)
     }
 
-    fn shard_statements(&self, shards: &Arc<[Shard]>) -> MutexGuard<'_, ShardStatements<S>> {
+    fn shard_statements(&self, shards: &Arc<ShardList>) -> MutexGuard<'_, ShardStatements<S>> {
         let mut statements = self.of_shards.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&statements.shards, shards) {
             *statements = ShardStatements { shards: Arc::clone(shards), prepared: HashMap::new() };

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use futures_util::{TryStreamExt, pin_mut};
 use tokio::time::Instant;
 use tokio_postgres::error::SqlState;
@@ -15,7 +14,7 @@ use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use crate::error::StoreError;
-use crate::postgres::citus::Shards;
+use crate::postgres::citus::{Shard, ShardList, Shards};
 use crate::postgres::connect::{Connector, DatabaseConnection, DatabaseSession, describe};
 use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::metrics::PostgresMetrics;
@@ -75,7 +74,7 @@ impl Readers {
     ) -> Result<FoundRows, StoreError> {
         let statement = &statement;
         let shards = &self.shards.get();
-        let shard = shards.iter().find(|shard| shard.contains(user.get()));
+        let shard = shards.of(user.get());
         self.read(|session| async move {
             if let Some(shard) = shard
                 && let Some(statements) = session.of_shard(shards, shard).await?
@@ -99,19 +98,20 @@ impl Readers {
     ) -> Result<HashMap<i64, i64>, StoreError> {
         let shards = &self.shards.get();
         self.read_from(connection, |session| async move {
-            let of_shards = shards.iter().map(async |shard| {
-                let ids: Vec<i64> = users.iter().copied().filter(|id| shard.contains(*id)).collect();
-                if ids.is_empty() {
-                    return Ok(Vec::new());
+            let mut versions = HashMap::new();
+            if has_all(&session, shards).await? {
+                let of_shard =
+                    |shard: &Shard| users.iter().copied().filter(|id| shard.contains(*id)).collect::<Vec<_>>();
+                let of_shards: Vec<Vec<i64>> = shards.shards.iter().map(of_shard).collect();
+                let found = async {
+                    let statement = session.prepared(&shards.versions).await?;
+                    fetch(&session.client, &statement, &of_shards, usize::MAX).await
+                };
+                match found.await {
+                    found if is_without_shard(&found) => {}
+                    found => versions = self::versions(&found?.rows)?,
                 }
-                let Some(statements) = session.of_shard(shards, shard).await? else { return Ok(Vec::new()) };
-                match fetch(&session.client, &statements.versions, &[ids], usize::MAX).await {
-                    found if is_without_shard(&found) => Ok(Vec::new()),
-                    found => found.map(|found| found.rows),
-                }
-            });
-            let of_shards = try_join_all(of_shards).await?;
-            let mut versions = versions(of_shards.iter().flatten())?;
+            }
             // Users who do not exist, or whose shard may be on another server.
             let others: Vec<i64> = users.iter().copied().filter(|id| !versions.contains_key(id)).collect();
             if !others.is_empty() {
@@ -191,6 +191,16 @@ async fn fetch<P: ToSql + Sync>(
     }
     let has_more = bytes >= bytes_max && stream.try_next().await?.is_some();
     Ok(FoundRows { rows, has_more })
+}
+
+/// Returns true if a server has the tables of all these shards.
+async fn has_all(session: &DatabaseSession, shards: &Arc<ShardList>) -> Result<bool, Error> {
+    for shard in &shards.shards {
+        if session.of_shard(shards, shard).await?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(!shards.shards.is_empty())
 }
 
 /// Returns true if a table of a shard does not exist any more.

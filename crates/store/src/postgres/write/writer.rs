@@ -341,14 +341,14 @@ impl WriterTask {
             Scope { parts: vec![Part { statements, shard: None }], guard: None }
         };
         let shards = self.shards.get();
-        if shards.is_empty() {
+        if shards.shards.is_empty() {
             return Ok(whole());
         }
         let opening = Opening::of(batch, self.row.id, |_| true);
         let mut parts = Vec::new();
         let mut ids = Vec::new();
         let mut users = 0;
-        for shard in &*shards {
+        for shard in &shards.shards {
             let of_shard = opening.users().iter().filter(|user| shard.contains(**user)).count();
             if of_shard > 0 {
                 let Some(statements) = session.of_shard(&shards, shard).await? else { return Ok(whole()) };
