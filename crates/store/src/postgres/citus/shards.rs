@@ -34,6 +34,8 @@ pub(in crate::postgres) fn hash(id: i64) -> i32 {
 ///   Before Citus copies the last rows of a shard, it waits for these locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shard {
+    /// The server, as the catalog numbers them.
+    group: i32,
     hashes: RangeInclusive<i32>,
     /// The numbers in the names of its tables, in the order of [`BY_USER`].
     ids: Vec<i64>,
@@ -50,6 +52,12 @@ impl Shard {
     /// Returns the number of the table that is locked. Citus moves the others with it.
     pub(in crate::postgres) fn id(&self) -> i64 {
         self.ids[0]
+    }
+
+    /// Returns true if this connection is to the server of the shard. The number of a server is never given to another one.
+    pub(in crate::postgres) async fn is_of(&self, client: &Client) -> Result<bool, Error> {
+        const LOCAL: &str = "SELECT groupid FROM pg_catalog.pg_dist_local_group";
+        Ok(client.query_one(LOCAL, &[]).await?.try_get::<_, i32>(0)? == self.group)
     }
 
     pub(in crate::postgres) fn hashes(&self) -> RangeInclusive<i32> {
@@ -74,9 +82,9 @@ impl Shard {
             Some((selected, condition)) if statement.starts_with("SELECT") => {
                 format!(
                     "{selected}WHERE EXISTS (
-                       SELECT FROM pg_catalog.pg_dist_placement JOIN pg_catalog.pg_dist_local_group USING (groupid)
-                       WHERE shardid = {}) AND {condition}",
-                    self.id()
+                       SELECT FROM pg_catalog.pg_dist_placement WHERE shardid = {} AND groupid = {}) AND {condition}",
+                    self.id(),
+                    self.group
                 )
             }
             _ => statement,
@@ -139,7 +147,7 @@ pub(in crate::postgres) struct ShardServer {
 /// Reads the servers that have shards from the catalog, which every server has.
 pub(in crate::postgres) async fn read_servers(client: &Client) -> Result<Vec<ShardServer>, Error> {
     const SHARDS: &str = "
-        SELECT nodename, nodeport, groupid = 0, shardminvalue::integer, shardmaxvalue::integer,
+        SELECT nodename, nodeport, groupid, shardminvalue::integer, shardmaxvalue::integer,
           array_agg(shardid ORDER BY array_position($1::text[], relname::text))
         FROM pg_catalog.pg_dist_shard JOIN pg_catalog.pg_dist_placement USING (shardid)
         JOIN pg_catalog.pg_dist_node USING (groupid) JOIN pg_catalog.pg_class ON pg_class.oid = logicalrelid
@@ -150,10 +158,11 @@ pub(in crate::postgres) async fn read_servers(client: &Client) -> Result<Vec<Sha
     for row in client.query(SHARDS, &[&&BY_USER[..]]).await? {
         let host: String = row.try_get(0)?;
         let port = u16::try_from(row.try_get::<_, i32>(1)?).unwrap_or_default();
-        let shard = Shard { hashes: row.try_get(3)?..=row.try_get(4)?, ids: row.try_get(5)? };
+        let group = row.try_get(2)?;
+        let shard = Shard { group, hashes: row.try_get(3)?..=row.try_get(4)?, ids: row.try_get(5)? };
         match servers.last_mut() {
             Some(server) if server.host == host && server.port == port => server.shards.push(shard),
-            _ => servers.push(ShardServer { host, port, is_coordinator: row.try_get(2)?, shards: vec![shard] }),
+            _ => servers.push(ShardServer { host, port, is_coordinator: group == 0, shards: vec![shard] }),
         }
     }
     Ok(servers)

@@ -68,9 +68,12 @@ impl<S> DatabaseSession<S> {
         if let Some(known) = self.shard_statements(shards).prepared.get(&shard.id()) {
             return Ok(known.clone());
         }
-        let prepared = match S::prepare_for(&self.client, shard).await {
-            Err(error) if !is_rejection(&error) => return Err(error),
-            prepared => prepared.ok().map(Arc::new),
+        let prepared = match shard.is_of(&self.client).await? {
+            true => match S::prepare_for(&self.client, shard).await {
+                Err(error) if !is_rejection(&error) => return Err(error),
+                prepared => prepared.ok().map(Arc::new),
+            },
+            false => None,
         };
         self.shard_statements(shards).prepared.insert(shard.id(), prepared.clone());
         Ok(prepared)
