@@ -1,4 +1,5 @@
-// Client of the HTTP API: pages of lists by `Link`, writes with an `Idempotency-Key`, and retries after transient failures.
+// Client of the HTTP API: pages of lists by `Link`, writes with an `Idempotency-Key`, retries after transient failures, and the stream of
+// events.
 
 import { parseExactly, plantBody } from "./json.js";
 
@@ -14,6 +15,7 @@ const WRITE_ATTEMPTS = 5;
 /// Longest `Retry-After` that is waited for, in milliseconds. A longer one is shown as a failure.
 const RETRY_PAUSE_MAX = 60_000;
 
+const EVENT_STREAM = "text/event-stream";
 const JSON_BODY = { "Content-Type": "application/json" };
 
 /// Statuses of transient failures: no response (0), too many requests, or an unavailable server or proxy.
@@ -67,9 +69,11 @@ export class Api {
     for (const wake of this.#wake) wake();
   }
 
-  /// Yields the pages of the list; none if the list still has this entity tag.
-  async *pages(etag) {
-    let address = `/plants?include=id,owner&limit=${PAGE_SIZE}`;
+  /// Yields the pages of the list, or of the plants with this tag or of this owner; none if the list still has this entity tag.
+  async *pages({ etag = null, tag = null, owner = null }) {
+    const fields = new URLSearchParams({ include: "id,owner", limit: String(PAGE_SIZE) });
+    for (const [name, value] of [["tag", tag], ["owner", owner]]) if (value !== null) fields.set(name, value);
+    let address = `/plants?${fields}`;
     let headers = etag ? { "If-None-Match": etag } : {};
     while (address) {
       const response = await this.#sendWithRetries("GET", address, { headers, attempts: Infinity });
@@ -149,6 +153,11 @@ export class Api {
     return this.#sendWithRetries("POST", `/plants${ownerParameter(plant)}`, { headers, body: plantBody(plant) });
   }
 
+  replace(plant, key) {
+    const headers = { ...JSON_BODY, "Idempotency-Key": key };
+    return this.#sendWithRetries("PUT", plantPath(plant), { headers, body: plantBody(plant) });
+  }
+
   remove(plant, key) {
     return this.#sendWithRetries("DELETE", plantPath(plant), { headers: { "Idempotency-Key": key } });
   }
@@ -156,6 +165,15 @@ export class Api {
   /// Sends a removal while the page is being closed, without waiting for the response.
   removeWithoutWaiting(plant, key) {
     fetch(plantPath(plant), this.#options("DELETE", { "Idempotency-Key": key }, { keepalive: true })).catch(() => {});
+  }
+
+  /// Opens the stream of events after the one with this id, and returns a reader of its text.
+  async events(lastId, signal) {
+    const headers = { Accept: EVENT_STREAM, ...(lastId === null ? {} : { "Last-Event-ID": lastId }) };
+    const response = await fetch("/events", this.#options("GET", headers, { signal: AbortSignal.any([signal, this.#ended.signal]) }));
+    const isStream = response.headers.get("Content-Type")?.startsWith(EVENT_STREAM);
+    if (!response.ok || !isStream) throw failureOf(response, await response.text());
+    return response.body.pipeThrough(new TextDecoderStream()).getReader();
   }
 
   /// Sends a request, and retries it after transient failures.

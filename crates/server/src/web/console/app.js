@@ -3,11 +3,12 @@
 import { AccessPage } from "./access.js";
 import { Address } from "./address.js";
 import { Api } from "./api.js";
-import { focusContent, listen, showPage } from "./controls.js";
-import { AddDialog, KeysDialog, PlantDialog, newKey } from "./dialogs.js";
+import { focusContent, listen, showPage, showSelection } from "./controls.js";
+import { KeysDialog, PlantDialog, PlantForm, newKey } from "./dialogs.js";
 import { byId } from "./dom.js";
 import { forgetDraft, restoreDraft, storeDraft, takeDraft } from "./drafts.js";
-import { Garden, plantOf } from "./garden.js";
+import { Events } from "./events.js";
+import { Garden, knownOr, plantOf } from "./garden.js";
 import { PlantList } from "./list.js";
 import { takeResponse } from "./oidc.js";
 import { Overview } from "./overview.js";
@@ -15,13 +16,20 @@ import { Permissions } from "./permissions.js";
 import { Rest } from "./rest.js";
 import { SignIn } from "./sign-in.js";
 import { load, store } from "./storage.js";
-import { called, timeUntil } from "./text.js";
+import { called, count, timeUntil } from "./text.js";
 import { Toasts } from "./toasts.js";
 
 /// Maximum number of plants that are loaded; for a longer list, the page says so.
 const LOADED_MAX = 50_000;
 /// Age in milliseconds at which the list is read again when the user returns to the tab.
 const STALE_AFTER = 15_000;
+/// Share of the time in which the list is read because other clients have changed it, and the longest pause in milliseconds.
+const LIVE_SHARE = 0.1;
+const LIVE_PAUSE_MAX = 60_000;
+/// Deletions that are in flight at a time.
+const CONCURRENT_DELETIONS = 6;
+/// Deletions that a browser sends after the page is closed.
+const SENT_AFTER_CLOSE = 200;
 const VIEW_KEY = "plantstore-view";
 
 class Console {
@@ -31,13 +39,24 @@ class Console {
   #readAt = 0;
   /// The API client that is reading the list; `null` if none is.
   #reader = null;
-  /// The list may differ from the server's, because something was changed while it was read.
+  /// Resolves when the list that is being read is complete.
+  #reading = null;
+  /// The list is being read because other clients have changed it, which the page does not show.
+  #isQuiet = false;
+  /// The list that is being read may differ from the server's, because this page has changed something meanwhile.
   #isOutdated = false;
+  /// Other clients have changed the list since the last read has begun.
+  #isBehind = false;
+  #liveTimer;
+  /// Time of the next read because of changes by other clients.
+  #liveFrom = 0;
   #rest = new Rest();
   /// The failure of reading the list.
   #failure = null;
   /// Deletions that can still be undone or have no response yet, by the plant's key.
   #pendingDeletions = new Map();
+  /// Resolves when all changes that were undone are stored.
+  #undoing = Promise.resolve();
   #filter = { query: "", tag: null, owner: null, sort: "id" };
   #view = "cards";
   /// The page that is shown, `plants` or `access`.
@@ -52,18 +71,25 @@ class Console {
     onFilter: (change) => this.#changeFilter(change),
     actions: { add: () => this.#openAdd(), clear: () => this.#showAll(), again: () => this.#enter(), leave: () => this.#signOut() },
   });
+  #events = new Events((etag) => this.#onEtag(etag));
   #list = new PlantList(byId("plants"), {
-    onOpen: (plant) => this.#plantDialog.open(plant, { canDelete: this.#permissions.canDelete(plant) }),
-    onDelete: (plant) => this.#delete(plant),
+    onOpen: (plant) => this.#plantDialog.open(plant),
+    onEdit: (plant) => this.#openEdit(plant),
+    onDelete: (plants) => this.#delete(plants),
+    onSelect: ({ isOn, size }) => showSelection(isOn, size),
   });
   #toasts = new Toasts(byId("toasts"), () => focusContent());
-  #addDialog = new AddDialog({
+  #form = new PlantForm({
     open: (dialog) => this.#address.open(dialog),
-    onSubmit: (plant, key, close) => this.#add(plant, key, close),
-    onFailedUnseen: (plant, failure) => this.#showFailedAddition(plant, failure),
+    onSubmit: (plant, key, options) => this.#save(plant, key, options),
+    onFailedUnseen: (plant, failure, done) => this.#showFailedSave(plant, failure, done),
     onTryNow: () => this.#api.tryNow(),
   });
-  #plantDialog = new PlantDialog({ open: (dialog) => this.#address.open(dialog), onDelete: (plant) => this.#delete(plant) });
+  #plantDialog = new PlantDialog(this.#permissions, {
+    open: (dialog) => this.#address.open(dialog),
+    onEdit: (plant) => this.#openEdit(plant),
+    onDelete: (plant) => this.#delete([plant]),
+  });
   #keysDialog = new KeysDialog((dialog) => this.#address.open(dialog));
   #access = new AccessPage(this.#permissions, {
     open: (dialog) => this.#address.open(dialog),
@@ -94,17 +120,21 @@ class Console {
       refresh: () => this.#refresh(),
       keys: () => this.#keysDialog.open(),
       signOut: () => this.#signOut(),
-      tryNow: () => this.#api?.tryNow(),
+      tryNow: () => this.#tryNow(),
       renew: () => this.#access.renew(this.#api, { ...this.#permissions.token, current: true }),
       view: (view) => this.#setView(view),
       filter: (change) => this.#changeFilter(change),
       undo: () => this.#toasts.undoLast(),
       go: (page) => this.#address.go(page === "access" ? null : this.#filter),
       focusFirst: () => !byId("plants").hidden && this.#list.focusAt(0),
-      return: () => this.#refreshIfStale(),
+      return: () => this.#onReturn(),
+      select: () => (this.#list.selection.isOn ? this.#list.selection.end() : this.#list.selection.begin()),
+      selectAll: () => this.#list.selectAll(),
+      deleteSelected: () => this.#delete(this.#list.selected),
       // A closed tab cannot undo any more. A tab that is restored reads the results of its deletions.
       leave: () => this.#sendDeletions(),
       restore: () => this.#api && this.#resume(),
+      isBusy: () => this.#pendingDeletions.size > SENT_AFTER_CLOSE,
       canAdd: () => this.#permissions.canAdd,
     });
   }
@@ -135,15 +165,19 @@ class Console {
     if (this.#failure) return this.#show();
     this.#readAccess();
     await this.#read();
-    if (api === this.#api) this.#resumeDraft();
+    if (api !== this.#api) return;
+    this.#follow();
+    this.#resumeDraft();
   }
 
   /// Opens the dialog that was open when the same user's last token ended.
   #resumeDraft() {
     const draft = takeDraft(this.#permissions.user);
     if (!draft) return;
-    if (draft.form === "add-form") this.#openAdd();
-    else this.#access.openForm(draft.form);
+    const [edited] = draft.fields.filter(([name]) => name === "edited").map(([, key]) => this.#garden.get(key));
+    if (draft.form !== "add-form") this.#access.openForm(draft.form);
+    else if (edited) this.#openEdit(edited);
+    else this.#openAdd();
     restoreDraft(draft);
   }
 
@@ -171,6 +205,8 @@ class Console {
   #clearState() {
     this.#pendingDeletions.clear();
     this.#toasts.clear();
+    this.#events.forget();
+    clearTimeout(this.#liveTimer);
     this.#api?.end();
     this.#api = this.#reader = this.#etag = this.#failure = null;
     [this.#garden, this.#rest] = [new Garden(), new Rest()];
@@ -178,7 +214,7 @@ class Console {
     this.#list.clear();
     this.#overview.reset();
     this.#access.clear();
-    this.#isOutdated = this.#isEntering = false;
+    this.#isOutdated = this.#isBehind = this.#isEntering = false;
     // The secret of a new token is shown only once.
     for (const dialog of document.querySelectorAll("dialog[open]:not(:has(#secret-view:not([hidden])))")) dialog.close();
     byId("garden").hidden = true;
@@ -188,14 +224,22 @@ class Console {
 
   // Reading
 
-  /// Reads the list page by page. The first time, each page is shown as it arrives; later, the new list replaces the old one
-  /// when it is complete.
-  async #read() {
-    if (this.#reader || !this.#api) return;
+  /// Reads the list, and returns when it is shown. If it is being read already, nothing else is read.
+  #read({ isQuiet = false } = {}) {
+    const isIdle = this.#reader === null;
+    this.#isQuiet = isQuiet && (isIdle || this.#isQuiet);
+    if (isIdle && this.#api) this.#reading = this.#readUntilCurrent();
+    else this.#render();
+    return this.#reading;
+  }
+
+  async #readUntilCurrent() {
     const api = (this.#reader = this.#api);
-    this.#isOutdated = false;
     try {
-      await this.#readPages(api);
+      do {
+        this.#isOutdated = this.#isBehind = false;
+        await this.#readPages(api);
+      } while (api === this.#api && this.#isOutdated);
     } catch (failure) {
       if (api === this.#api) this.#onReadFailure(failure);
     }
@@ -203,59 +247,115 @@ class Console {
     if (api !== this.#api) return;
     this.#reader = null;
     this.#show();
-    if (this.#isOutdated && this.#pendingDeletions.size === 0) await this.#read();
+    if (this.#isBehind) this.#readLive();
   }
 
+  /// Reads the list page by page. The first time, each page is shown as it arrives; later, the new list replaces the old one
+  /// when it is complete.
   async #readPages(api) {
     const isFirst = this.#etag === null;
     const garden = isFirst ? this.#garden : new Garden();
-    let [etag, rest] = [null, null];
-    for await (const page of api.pages(this.#etag)) {
+    let [etag, next, found] = [null, null, []];
+    const rest = new Rest();
+    for await (const page of api.pages({ etag: this.#etag })) {
       if (api !== this.#api) return;
       etag ??= page.etag;
-      garden.append(page.plants.map(plantOf));
+      garden.append(page.plants.map(plantOf).map((plant) => knownOr(this.#garden.get(plant.key), plant)));
       if (isFirst) this.#show();
-      rest = garden.size >= LOADED_MAX ? page.next : null;
-      if (rest) break;
+      next = garden.size >= LOADED_MAX ? page.next : null;
+      if (next) break;
     }
+    if (next) found = (await rest.find(api, this.#filter, this.#searchedOwners()).catch(() => [])).filter(({ key }) => !garden.get(key));
     if (api !== this.#api) return;
     this.#readAt = Date.now();
     this.#failure = null;
-    if (etag === null) return;
-    this.#replace(garden, etag);
-    if (rest) await this.#countRest(api, rest);
+    // What this page has changed meanwhile may be missing: the list is read again instead of being shown.
+    if (etag === null || (this.#isOutdated && !isFirst)) return;
+    garden.add(...found);
+    this.#list.changeInPlace(() => this.#replace(garden, { etag, rest, isComplete: next === null }));
+    if (next) await this.#countRest(api, next, found.length);
   }
 
-  #replace(garden, etag) {
-    [this.#garden, this.#etag, this.#rest] = [garden, etag, new Rest()];
+  #replace(garden, { etag, rest, isComplete }) {
+    [this.#garden, this.#etag, this.#rest] = [garden, etag, rest];
     // The server still has the plants whose deletion can be undone.
-    for (const { plant } of this.#pendingDeletions.values()) this.#garden.remove(plant.key);
+    for (const deletion of this.#pendingDeletions.values()) {
+      const { key } = deletion.plant;
+      deletion.isGone = isComplete && !garden.get(key);
+      deletion.plant = garden.get(key) ?? deletion.plant;
+      garden.remove(key);
+    }
     this.#show();
+    for (const dialog of [this.#plantDialog, this.#form]) dialog.showCurrent((key) => garden.get(key));
   }
 
-  /// Counts the plants that are not loaded, starting with this page of the list.
-  async #countRest(api, page) {
-    const counting = this.#rest.countFrom(api, page, () => {
+  /// Counts the plants that are not loaded: those from this page of the list on, except the number that is `loaded`.
+  async #countRest(api, page, loaded) {
+    const rest = this.#rest;
+    const counting = rest.countFrom(api, page, loaded, () => {
       if (api === this.#api) this.#show();
-      return api === this.#api;
+      return api === this.#api && rest === this.#rest;
     });
     this.#searchRest();
     await counting;
   }
 
-  /// Searches for the id in the query among the plants that are not loaded.
+  /// Asks the server for plants that match the filter and are not loaded.
   #searchRest() {
-    const [api, { query, owner }] = [this.#api, this.#filter];
-    const owners = owner === null ? [this.#permissions.user, ...this.#permissions.otherOwners(this.#garden)] : [owner];
-    this.#rest.searchSoon(api, query, owners, (plants) => {
-      if (api !== this.#api) return;
-      for (const plant of plants) {
-        if (this.#garden.get(plant.key) || this.#pendingDeletions.has(plant.key)) continue;
-        this.#garden.add(plant);
-        this.#rest.take();
-      }
+    const [api, rest] = [this.#api, this.#rest];
+    rest.findSoon(api, this.#filter, this.#searchedOwners(), (plants) => {
+      if (api !== this.#api || rest !== this.#rest) return;
+      const found = plants.filter(({ key }) => !this.#garden.get(key) && !this.#pendingDeletions.has(key));
+      this.#garden.add(...found);
+      rest.take(found.length);
       this.#render();
     });
+  }
+
+  #searchedOwners() {
+    const { owner } = this.#filter;
+    return owner === null ? [this.#permissions.user, ...this.#permissions.otherOwners(this.#garden)] : [owner];
+  }
+
+  // Changes by other clients
+
+  /// Follows the events while the tab is visible. A hidden tab would take one of the few connections that a browser has to a server.
+  #follow() {
+    if (this.#api && this.#etag !== null && document.visibilityState === "visible") this.#events.follow(this.#api);
+    else this.#events.stop();
+  }
+
+  /// Reads the list if it has another entity tag than the one that is shown.
+  #onEtag(etag) {
+    if (etag === this.#etag) return;
+    this.#isBehind = true;
+    this.#readLive();
+  }
+
+  /// Reads the list because other clients have changed it, for a part of the time only: a long list that often changes is read less often.
+  #readLive() {
+    clearTimeout(this.#liveTimer);
+    // Called again after the list that is being read.
+    if (this.#reader) return;
+    this.#liveTimer = setTimeout(async () => {
+      const [start, owners] = [Date.now(), this.#garden.owners().join()];
+      await this.#read({ isQuiet: true });
+      this.#liveFrom = Date.now() + Math.min(((Date.now() - start) * (1 - LIVE_SHARE)) / LIVE_SHARE, LIVE_PAUSE_MAX);
+      // A share has begun or ended.
+      if (this.#api && this.#garden.owners().join() !== owners) this.#access.readShares(this.#api);
+    }, Math.max(0, this.#liveFrom - Date.now()));
+  }
+
+  #onReturn() {
+    this.#follow();
+    this.#refreshIfStale();
+  }
+
+  /// Retries at once what waits for a retry.
+  #tryNow() {
+    this.#api?.tryNow();
+    this.#events.stop();
+    this.#follow();
   }
 
   /// Reads the shares, whose roles and offers concern every page, and the rest of the Access page if that is shown.
@@ -288,16 +388,18 @@ class Console {
     this.#readAgain();
   }
 
-  /// Reads the list again, after all pending deletions: until then, the server's list still has the deleted plants.
+  /// Reads the list again; one that is being read may be older than the reason for this.
   #readAgain() {
     this.#isOutdated = true;
-    if (this.#pendingDeletions.size === 0) this.#read();
+    this.#read();
   }
 
   async #refresh() {
     this.#permissions.forgetRoles();
     this.#readAccess();
     const [before, readBefore] = [this.#etag, this.#readAt];
+    // A list that is being read because of changes by other clients was asked for earlier.
+    if (this.#reader && this.#isQuiet) await this.#reading;
     await this.#read();
     if (this.#readAt === readBefore) return;
     this.#toasts.show(before === this.#etag ? "No plant has changed." : "Up to date.");
@@ -312,51 +414,78 @@ class Console {
 
   // Writing
 
+  #openEdit(plant) {
+    const edited = this.#garden.get(plant.key);
+    if (edited && this.#permissions.canEdit(edited)) this.#form.edit(edited, this.#knownTags());
+  }
+
+  #knownTags() {
+    return this.#garden.tags().map(([tag]) => tag).filter(Boolean);
+  }
+
   #openAdd() {
-    const tags = this.#garden.tags().map(([tag]) => tag).filter(Boolean);
     const leaving = [...this.#pendingDeletions.values()].map(({ plant }) => plant);
     const { user } = this.#permissions;
-    this.#addDialog.open({
+    this.#form.add({
       freeId: (owner = user) => this.#garden.freeId(owner, leaving),
       tag: this.#filter.tag,
-      tags,
+      tags: this.#knownTags(),
       owners: this.#permissions.otherOwners(this.#garden).map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
       owner: this.#filter.owner,
     });
   }
 
-  async #add(plant, key, close) {
+  /// Stores a new plant, or another name and tag of one that exists.
+  async #save(plant, key, { isEdit, close }) {
     const api = this.#api;
     try {
-      await api.create(plant, key);
+      await (isEdit ? api.replace(plant, key) : api.create(plant, key));
     } catch (failure) {
       if (api === this.#api) this.#onWriteFailure(failure, plant);
       throw failure;
     }
     // Signed out meanwhile.
     if (api !== this.#api) return;
-    const added = plantOf({ ...plant, owner: plant.owner ?? this.#permissions.user });
-    this.#garden.add(added);
-    this.#isOutdated ||= this.#reader !== null;
+    const stored = plantOf({ ...plant, owner: plant.owner ?? this.#permissions.user });
+    const before = this.#garden.get(stored.key);
+    this.#put(stored);
     this.#failure = null;
     close();
     this.#render();
-    this.#showAddition(added, plant.owner);
+    if (isEdit) this.#showChange(stored, before);
+    else this.#showAddition(stored, plant.owner);
+  }
+
+  /// Puts a plant that is stored on the server into the list.
+  #put(plant) {
+    this.#garden.add(plant);
+    this.#isOutdated ||= this.#reader !== null;
   }
 
   #showAddition(plant, owner) {
-    const place = this.#list.indexOf(plant);
     const whose = owner === undefined ? "" : ` to ${owner}’s plants`;
-    const text = `${called(plant)} added${whose}.${place < 0 ? " The filter hides it." : ""}`;
+    const text = `${called(plant)} added${whose}.${this.#focusOn(plant)}`;
     if (this.#permissions.canDelete(plant)) this.#toasts.offerUndo("added", { text, onUndo: () => this.#undoAddition(plant) });
     else this.#toasts.show(text);
-    if (place >= 0) this.#list.focusAt(place);
   }
 
-  /// Shows the failure of an addition whose form is closed.
-  #showFailedAddition(plant, failure) {
+  #showChange(plant, before) {
+    const text = `${called(plant)} saved.${this.#focusOn(plant)}`;
+    if (before) this.#toasts.offerUndo("saved", { text, onUndo: () => this.#undoChange(plant, before) });
+    else this.#toasts.show(text);
+  }
+
+  /// Focuses a plant; if it is not shown, returns a sentence about the reason.
+  #focusOn(plant) {
+    const place = this.#list.indexOf(plant);
+    if (place >= 0) this.#list.focusAt(place);
+    return place >= 0 ? "" : " The filter hides it.";
+  }
+
+  /// Shows the failure of a form that is closed.
+  #showFailedSave(plant, failure, done) {
     if (!this.#api) return;
-    const outcome = failure.isTransient ? `It is not known whether ${called(plant)} was added.` : `${called(plant)} was not added.`;
+    const outcome = failure.isTransient ? `It is not known whether ${called(plant)} was ${done}.` : `${called(plant)} was not ${done}.`;
     this.#toasts.show(`${outcome} ${failure.message}`, { isError: true });
   }
 
@@ -368,61 +497,103 @@ class Console {
 
   /// Undoes an addition.
   #undoAddition(plant) {
-    const deletion = { plant, key: newKey(), done: null };
-    this.#pendingDeletions.set(plant.key, deletion);
-    this.#hidePlant(plant);
-    deletion.done = this.#finishDeletion(deletion);
+    const [deletion] = this.#hide([plant]);
+    deletion.done = this.#finishDeletions([deletion]);
   }
 
-  /// Removes a plant from the page at once, and from the server when the time to undo is over. So undoing needs no request and
-  /// cannot fail.
-  #delete(plant) {
-    if (!this.#garden.get(plant.key) || !this.#permissions.canDelete(plant)) return;
-    const deletion = { plant, key: newKey(), done: null };
-    this.#pendingDeletions.set(plant.key, deletion);
-    this.#hidePlant(plant);
-    this.#toasts.offerUndo("deleted", {
-      text: `${called(plant)} deleted.`,
-      onUndo: () => this.#undoDeletion(plant),
-      onEnd: () => (deletion.done = this.#finishDeletion(deletion)),
+  /// Undoes a change, unless the plant has changed again. Changes are undone one after the other.
+  #undoChange(plant, before) {
+    const api = this.#api;
+    if (this.#garden.get(plant.key) !== plant) return this.#toasts.show(`${called(plant)} has changed again: nothing was undone.`, { isError: true });
+    this.#garden.add(before);
+    this.#render();
+    this.#focusOn(before);
+    this.#undoing = this.#undoing.then(async () => {
+      let failure;
+      await api.replace(before, newKey()).catch((caught) => (failure = caught));
+      if (api !== this.#api) return;
+      this.#put(failure ? plant : before);
+      this.#render();
+      if (!failure) return;
+      this.#onWriteFailure(failure, plant);
+      this.#showFailedSave(before, failure, "restored");
     });
   }
 
-  #hidePlant(plant) {
-    const place = this.#list.indexOf(plant);
-    this.#garden.remove(plant.key);
-    this.#isOutdated ||= this.#reader !== null;
+  /// Removes plants from the page at once, and from the server when the time to undo is over. So undoing needs no request and
+  /// cannot fail.
+  #delete(plants) {
+    const deletions = this.#hide(plants.filter((plant) => this.#garden.get(plant.key) && this.#permissions.canDelete(plant)));
+    if (deletions.length === 0) return;
+    const [{ plant }] = deletions;
+    this.#list.selection.end();
+    this.#toasts.offerUndo("deleted", {
+      text: deletions.length === 1 ? `${called(plant)} deleted.` : `${count(deletions.length, "plant")} deleted.`,
+      size: deletions.length,
+      onUndo: () => this.#undoDeletions(deletions),
+      onEnd: () => {
+        const done = this.#finishDeletions(deletions);
+        for (const deletion of deletions) deletion.done = done;
+      },
+    });
+  }
+
+  /// Hides plants, and returns their pending deletions.
+  #hide(plants) {
+    const deletions = plants.map((plant) => ({ plant, key: newKey(), isGone: false, done: null }));
+    const places = plants.map((plant) => this.#list.indexOf(plant)).filter((place) => place >= 0);
+    for (const deletion of deletions) {
+      this.#pendingDeletions.set(deletion.plant.key, deletion);
+      this.#garden.remove(deletion.plant.key);
+    }
     this.#render();
-    if (place >= 0 && !this.#list.focusAt(place, ".delete")) byId(byId("nothing").hidden ? "query" : "nothing-action").focus();
+    const place = Math.min(...places);
+    if (places.length > 0 && !this.#list.focusAt(place, ".delete")) byId(byId("nothing").hidden ? "query" : "nothing-action").focus();
+    return deletions;
   }
 
-  #undoDeletion(plant) {
-    this.#pendingDeletions.delete(plant.key);
-    this.#garden.add(plant);
+  #undoDeletions(deletions) {
+    for (const { plant } of deletions) this.#pendingDeletions.delete(plant.key);
+    const [gone, plants] = [true, false].map((isGone) => deletions.filter((deletion) => deletion.isGone === isGone).map(({ plant }) => plant));
+    this.#garden.add(...plants);
     this.#render();
-    this.#list.focusAt(Math.max(0, this.#list.indexOf(plant)));
+    if (plants.length > 0) this.#list.focusAt(Math.max(0, this.#list.indexOf(plants[0])));
+    const what = gone.length === 1 ? called(gone[0]) : count(gone.length, "plant");
+    if (gone.length > 0) this.#toasts.show(`Another client has deleted ${what} meanwhile.`, { isError: true });
   }
 
-  async #finishDeletion({ plant, key }) {
-    await this.#send(plant, key);
-    // A list that is being read may still contain the plant.
-    this.#isOutdated ||= this.#reader !== null;
-    this.#pendingDeletions.delete(plant.key);
-    if (this.#isOutdated && this.#pendingDeletions.size === 0) await this.#read();
+  /// Sends deletions, a few at a time.
+  async #finishDeletions(deletions) {
+    const [queue, failures] = [[...deletions], []];
+    const work = async () => {
+      for (let deletion = queue.shift(); deletion; deletion = queue.shift()) await this.#finishDeletion(deletion, failures);
+    };
+    await Promise.all(Array.from({ length: CONCURRENT_DELETIONS }, work));
+    if (failures.length === 0) return;
+    const [{ plant, failure }] = failures;
+    const what = failures.length === 1 ? `${called(plant)} was` : `${count(failures.length, "plant")} were`;
+    this.#toasts.show(`${what} not deleted. ${failure.message}`, { isError: true });
   }
 
-  /// Deletes the plant on the server. If that fails, the plant is shown again.
-  async #send(plant, key) {
-    const api = this.#api;
+  /// Deletes a plant on the server. If that fails, the plant is shown again, and the failure is added to the others.
+  async #finishDeletion(deletion, failures) {
+    const [api, { plant, key }] = [this.#api, deletion];
+    // Signed out, with the deletion being sent.
+    if (this.#pendingDeletions.get(plant.key) !== deletion) return;
     try {
       await api.remove(plant, key);
     } catch (failure) {
       // Signed out meanwhile, or another client has deleted the plant.
-      if (api !== this.#api || failure.status === 404) return;
-      this.#garden.add(plant);
-      this.#onWriteFailure(failure, plant);
-      if (api === this.#api) this.#toasts.show(`${called(plant)} was not deleted. ${failure.message}`, { isError: true });
+      if (api === this.#api && failure.status !== 404) {
+        this.#garden.add(plant);
+        this.#onWriteFailure(failure, plant);
+        if (api === this.#api) failures.push({ plant, failure });
+      }
     }
+    if (api !== this.#api) return;
+    // A list that is being read may still contain the plant.
+    this.#isOutdated ||= this.#reader !== null;
+    this.#pendingDeletions.delete(plant.key);
   }
 
   /// Sends all pending deletions. One that is already in flight is sent again with the same key and executed once.
@@ -475,11 +646,14 @@ class Console {
 
   #render() {
     const found = this.#garden.select(this.#filter);
-    const [isReading, isFirst, permissions] = [this.#reader !== null || this.#isEntering, this.#etag === null, this.#permissions];
+    const isReading = (this.#reader !== null && !this.#isQuiet) || this.#isEntering;
+    const [isFirst, permissions] = [this.#etag === null, this.#permissions];
     showPage(this.#page, permissions.user ?? "", permissions.offers);
     this.#access.showRenewal();
     byId("plants").hidden = found.length === 0;
-    const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched: this.#rest.count };
+    const [unsearched, searched] = this.#rest.hasAll(this.#filter) ? [null, this.#rest.count] : [this.#rest.count, null];
+    const state = { garden: this.#garden, found: found.length, filter: this.#filter, unsearched, searched };
+    byId("select").hidden = !permissions.has("plants:delete");
     this.#overview.render({ ...state, failure: this.#failure, permissions, isReading, isFirst });
     for (const view of ["cards", "table"]) byId(`as-${view}`).setAttribute("aria-pressed", String(view === this.#view));
     if (byId("garden").hidden) return;
@@ -492,7 +666,7 @@ class Console {
     byId("trouble").hidden = words === "";
     byId("trouble-text").textContent = words;
     this.#signIn.showRetry(words);
-    this.#addDialog.showRetry(words);
+    this.#form.showRetry(words);
   }
 }
 

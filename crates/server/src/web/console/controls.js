@@ -19,18 +19,28 @@ export function showPage(page, user, offers) {
   else byId("to-access").removeAttribute("aria-current");
 }
 
+/// Shows the bar for the plants that are selected, while plants are being selected.
+export function showSelection(isOn, size) {
+  byId("selection").hidden = !isOn;
+  byId("plants").classList.toggle("selecting", isOn);
+  byId("select").setAttribute("aria-pressed", String(isOn));
+  byId("selection-count").textContent = size === 0 ? "Choose plants" : `${size.toLocaleString("en")} selected`;
+  byId("selection-delete").setAttribute("aria-disabled", String(size === 0));
+}
+
 /// Focuses what the page is about.
 export function focusContent() {
   const plants = byId("plants").hidden ? "nothing-action" : "plants";
   byId(byId("plants-page").hidden ? "access-title" : plants).focus();
 }
 
-/// Calls an action for each event; `canAdd` is asked before a shortcut adds a plant, and `focusFirst` returns false without plants.
+/// Calls an action for each event; `canAdd` is asked before a shortcut adds a plant, `focusFirst` returns false without plants, and `isBusy`
+/// true if closing the page would lose something.
 export function listen(actions) {
   const onClick = (id, action) => byId(id).addEventListener("click", action);
-  for (const [id, action] of Object.entries({ add: "add", refresh: "refresh", keys: "keys", "sign-out": "signOut", "try-now": "tryNow", renew: "renew" })) {
-    onClick(id, () => actions[action]());
-  }
+  const buttons = { add: "add", refresh: "refresh", keys: "keys", "sign-out": "signOut", "try-now": "tryNow", renew: "renew", select: "select" };
+  const ofSelection = { "selection-all": "selectAll", "selection-delete": "deleteSelected", "selection-end": "select" };
+  for (const [id, action] of Object.entries({ ...buttons, ...ofSelection })) onClick(id, () => actions[action]());
   for (const view of ["cards", "table"]) onClick(`as-${view}`, () => actions.view(view));
   const onLink = (id, action) => {
     onClick(id, (event) => {
@@ -61,6 +71,7 @@ export function listen(actions) {
   document.addEventListener("visibilitychange", () => actions.return());
   addEventListener("focus", () => actions.return());
   addEventListener("pagehide", () => actions.leave());
+  addEventListener("beforeunload", (event) => actions.isBusy() && event.preventDefault());
   addEventListener("pageshow", ({ persisted }) => persisted && actions.restore());
   const controls = document.querySelector(".controls");
   const onStuck = ([{ intersectionRatio }]) => controls.classList.toggle("stuck", intersectionRatio < 1);
@@ -76,6 +87,7 @@ function onKey(event, actions) {
   }
   if (event.key === "ArrowDown" && leadsToPlants(event.target) && actions.focusFirst()) return event.preventDefault();
   if (typing) return;
+  if (event.key === "Escape" && !byId("selection").hidden) return actions.select();
   const isUndo = event.key === "z" && (event.ctrlKey || event.metaKey);
   if (isUndo ? !actions.undo() : event.ctrlKey || event.metaKey) return;
   const isPlants = !byId("plants-page").hidden;

@@ -11,6 +11,11 @@ export function plantOf({ id, name, tag, owner }) {
   return { id, number: BigInt(id), name, tag, owner, key: `${owner} ${id}`, text };
 }
 
+/// Returns the known plant if it is the same, so that what has not changed can be recognised, or else the new one.
+export function knownOr(known, plant) {
+  return known && known.name === plant.name && known.tag === plant.tag ? known : plant;
+}
+
 function inOrder(one, other) {
   if (one.number !== other.number) return one.number < other.number ? -1 : 1;
   return one.owner < other.owner ? -1 : 1;
@@ -35,12 +40,12 @@ export class Garden {
     this.#sorted.clear();
   }
 
-  /// Inserts a plant in the order of the list.
-  add(plant) {
-    const plants = [...this.#plants.values()].filter((known) => known.key !== plant.key);
-    const after = plants.findIndex((known) => inOrder(plant, known) < 0);
-    plants.splice(after < 0 ? plants.length : after, 0, plant);
-    this.#plants = new Map(plants.map((known) => [known.key, known]));
+  /// Inserts plants in the order of the list; each replaces the one with its key.
+  add(...plants) {
+    const added = new Map(plants.map((plant) => [plant.key, plant]));
+    const others = [...this.#plants.values()].filter(({ key }) => !added.has(key));
+    // Both are sorted already, so they are merged in linear time.
+    this.#plants = new Map([...others, ...added.values()].sort(inOrder).map((plant) => [plant.key, plant]));
     this.#sorted.clear();
   }
 

@@ -7,7 +7,7 @@ export function parseExactly(text) {
   return JSON.parse(text.replace(STRING_OR_NUMBER, (found) => (found.startsWith('"') ? found : `"${found}"`)));
 }
 
-/// Returns the body of a create request.
+/// Returns the body of a request that creates or replaces a plant.
 export function plantBody({ id, name, tag }) {
   const optional = tag === undefined ? "" : `,"tag":${JSON.stringify(tag)}`;
   return `{"id":${id},"name":${JSON.stringify(name)}${optional}}`;

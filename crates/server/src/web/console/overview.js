@@ -14,6 +14,8 @@ export class Overview {
   #onFilter;
   #actions;
   #allTags = false;
+  /// The chips that are shown, as text.
+  #shownTags = "";
   #state = null;
 
   /// `onFilter` is called with changes of the filter; `actions` are offered if no plant is shown: `add`, `clear`, `again` and
@@ -28,7 +30,8 @@ export class Overview {
     this.#allTags = false;
   }
 
-  /// `state` has the `garden`, the number of plants `found` in it by the `filter`, the number `unsearched` (see `unsearchedOf`),
+  /// `state` has the `garden`, the number of plants `found` in it by the `filter`, the number `unsearched` (see `unsearchedOf`), the number
+  /// `searched` on the server without loading them,
   /// the `failure` of the list, the `permissions`, and whether the list `isReading`, for the first time (`isFirst`) or again.
   render(state) {
     this.#state = state;
@@ -46,13 +49,16 @@ export class Overview {
   }
 
   #renderCount() {
-    const { garden, found, unsearched, failure, isReading, isFirst } = this.#state;
-    const known = garden.size;
-    const total = count(known, "plant") + (isReading && isFirst ? " so far…" : "");
+    const { garden, found, unsearched, searched, failure, isReading, isFirst } = this.#state;
+    const known = garden.size + (searched?.number ?? 0);
+    const least = searched && !searched.isExact ? "at least " : "";
+    const total = least + count(known, "plant") + (isReading && isFirst ? " so far…" : "");
     const isFiltered = found !== known;
     const counted = isFiltered ? `${found.toLocaleString("en")} of ${total}` : total;
     const rest = unsearchedOf(unsearched, isFiltered ? "not searched" : "not shown and not searched");
-    byId("count").textContent = failure ? "" : [counted, rest].filter(Boolean).join(". ");
+    const text = failure ? "" : [counted, rest].filter(Boolean).join(". ");
+    // Screen readers announce a change.
+    if (byId("count").textContent !== text) byId("count").textContent = text;
   }
 
   #renderOwners() {
@@ -67,17 +73,25 @@ export class Overview {
   }
 
   #renderTags() {
-    const { garden, filter } = this.#state;
+    const { garden, filter, unsearched } = this.#state;
     const tags = garden.tags();
     const most = this.#allTags ? MANY_TAGS : FEW_TAGS;
     const shown = tags.slice(0, most);
     const { tag: chosen } = filter;
     const isHidden = chosen !== null && !shown.some(([tag]) => tag === chosen);
     if (isHidden) shown.push(tags.find(([tag]) => tag === chosen) ?? [chosen, 0]);
+    // A word that is no tag of a loaded plant may be one of the others.
+    const word = filter.query.trim();
+    const asked = unsearched && word && !shown.some(([tag]) => tag === word) ? word : null;
+    byId("tags").hidden = tags.length === 0 || (tags.length === 1 && tags[0][0] === "" && chosen === null && asked === null);
+    // Chips that stay the same are not replaced: one of them may be just being pressed.
+    const text = JSON.stringify([shown, chosen, asked, tags.length, this.#allTags]);
+    if (text === this.#shownTags) return;
+    this.#shownTags = text;
     const focused = document.activeElement?.closest?.(".chip")?.dataset.tag;
     const chips = shown.map(([tag, number]) => this.#chip(tag, number));
     if (tags.length > FEW_TAGS) chips.push(this.#moreChip(tags.length));
-    byId("tags").hidden = tags.length === 0 || (tags.length === 1 && tags[0][0] === "" && chosen === null);
+    if (asked !== null) chips.push(this.#askChip(asked));
     byId("tags").replaceChildren(...chips);
     if (focused !== undefined) chips.find(({ dataset }) => dataset.tag === focused)?.focus();
   }
@@ -97,6 +111,20 @@ export class Overview {
     amount.textContent = number.toLocaleString("en");
     chip.append(name, " ", amount);
     chip.addEventListener("click", () => this.#onFilter({ tag: tag === chosen ? null : tag }));
+    return chip;
+  }
+
+  /// Returns a chip that asks the server for all plants with this tag.
+  #askChip(tag) {
+    const chip = document.createElement("button");
+    chip.type = "button";
+    chip.className = "chip more";
+    chip.dataset.tag = tag;
+    chip.textContent = `All plants with the tag “${tag}”`;
+    chip.addEventListener("click", () => {
+      byId("query").value = "";
+      this.#onFilter({ query: "", tag });
+    });
     return chip;
   }
 

@@ -93,6 +93,10 @@ export class Permissions {
     return owner === this.user || this.#roles.get(owner) !== "reader";
   }
 
+  canEdit({ owner }) {
+    return this.canAdd && this.canChange(owner);
+  }
+
   canDelete({ owner }) {
     return this.has("plants:delete") && this.canChange(owner);
   }
@@ -100,8 +104,8 @@ export class Permissions {
   /// Returns a sentence about what is not allowed; "" if nothing is known to be forbidden.
   describe() {
     if (this.#me === null) return "";
-    const verbs = [[this.canAdd, "add"], [this.has("plants:delete"), "delete"]].filter(([allowed]) => !allowed).map(([, verb]) => verb);
-    const scopes = verbs.length === 2 ? "This token can neither add nor delete plants." : verbs.map((verb) => `This token cannot ${verb} plants.`).join("");
+    const verbs = [[this.canAdd, "add or edit"], [this.has("plants:delete"), "delete"]].filter(([allowed]) => !allowed).map(([, verb]) => verb);
+    const scopes = verbs.length === 2 ? "This token cannot add, edit or delete plants." : verbs.map((verb) => `This token cannot ${verb} plants.`).join("");
     const owners = this.owners.filter((owner) => !this.canChange(owner)).sort();
     const roles = owners.length > 0 ? `You can read the plants of ${listed(owners)}, not change them.` : "";
     return [scopes, roles].filter(Boolean).join(" ");

@@ -3,14 +3,14 @@
 /// All scopes. The usual ones are preselected for a new token.
 export const SCOPES = [
   { name: "plants:read", words: "See plants", isUsual: true },
-  { name: "plants:write", words: "Add plants", isUsual: true },
+  { name: "plants:write", words: "Add and edit plants", isUsual: true },
   { name: "plants:delete", words: "Delete plants", isUsual: true },
   { name: "tokens:manage", words: "Manage tokens", isUsual: false },
   { name: "shares:manage", words: "Manage sharing", isUsual: false },
 ];
 
-export const ROLES = { reader: "can see your plants", editor: "can see, add and delete your plants" };
-export const RECEIVED_ROLES = { reader: "You can see these plants", editor: "You can see, add and delete these plants" };
+export const ROLES = { reader: "can see your plants", editor: "can see, add, edit and delete your plants" };
+export const RECEIVED_ROLES = { reader: "You can see these plants", editor: "You can see, add, edit and delete these plants" };
 
 const DATE = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium" });
 const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short" });

@@ -59,7 +59,7 @@ class UndoGroup {
   #toast;
   #onEmpty;
   #pending = [];
-  /// Number of actions whose time to undo is over.
+  /// Number of plants whose time to undo is over.
   #ended = 0;
 
   constructor(region, kind, { onEmpty, onFocusLost }) {
@@ -113,16 +113,16 @@ class UndoGroup {
     if (this.#toast.hasAttention) return;
     action.timer = setTimeout(() => {
       this.#pending.splice(this.#pending.indexOf(action), 1);
-      this.#ended += 1;
+      this.#ended += action.size;
       this.#after([action], action.onEnd);
     }, SECONDS * 1_000);
   }
 
   #write() {
-    const left = this.#pending.length;
+    const left = this.#pending.reduce((sum, { size }) => sum + size, 0);
     if (this.#ended > 0) {
       this.#toast.write(`${count(this.#ended + left, "plant")} ${this.#kind}.`, left === 1 ? "Undo the last one" : `Undo the last ${left}`);
-    } else if (left > 1) this.#toast.write(`${count(left, "plant")} ${this.#kind}.`, "Undo all");
+    } else if (this.#pending.length > 1) this.#toast.write(`${count(left, "plant")} ${this.#kind}.`, "Undo all");
     else this.#toast.write(this.#pending[0].text, "Undo");
   }
 }
@@ -163,15 +163,15 @@ export class Toasts {
     wait();
   }
 
-  /// Shows an action and offers to undo it. `kind` describes the plants of several such actions, such as "deleted"; `onEnd` is
-  /// called when the time to undo is over.
-  offerUndo(kind, { text, onUndo, onEnd = () => {} }) {
+  /// Shows an action on a number of plants, `size`, and offers to undo it. `kind` describes the plants of several such actions, such as
+  /// "deleted"; `onEnd` is called when the time to undo is over.
+  offerUndo(kind, { text, size = 1, onUndo, onEnd = () => {} }) {
     if (!this.#groups.has(kind)) {
       const onEmpty = () => this.#groups.delete(kind);
       this.#groups.set(kind, new UndoGroup(this.#region, kind, { onEmpty, onFocusLost: this.#onFocusLost }));
     }
     this.#serial += 1;
-    this.#groups.get(kind).add({ text, onUndo, onEnd, serial: this.#serial });
+    this.#groups.get(kind).add({ text, size, onUndo, onEnd, serial: this.#serial });
   }
 
   /// Undoes the newest action that can be undone; returns false if there is none.
