@@ -16,6 +16,7 @@ use super::server_options::ServerOption;
 use super::store_options::{CreateOption, StoreOption};
 use super::terminal::{ProgressBar, count, is_dash};
 use plantstore_model::text::Escaped;
+use plantstore_model::user::UserName;
 use plantstore_server::value_parser::{group_digits, number};
 use plantstore_store::StoreError;
 use plantstore_store::transfer::{self, ImportEvent, ImportInput, ImportRow, ImportSummary, OnDuplicate, StopReason};
@@ -43,6 +44,9 @@ pub(super) struct Options {
     /// The file to read; `-`, the default, is standard input
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Store all plants for this user; the lines need no `owner`
+    #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
+    user: Option<UserName>,
     /// Behaviour if the owner already has a plant with the line's id: `fail` stops, `skip` skips the line
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     on_conflict: OnConflict,
@@ -126,7 +130,14 @@ impl Options {
             }
         };
         let batch_plants = if self.server.is_given() { REMOTE_BATCH_PLANTS } else { BATCH_PLANTS };
-        Ok(ImportInput { lines, size, from_line: self.from_line, faults_max: self.max_faults, batch_plants })
+        Ok(ImportInput {
+            lines,
+            size,
+            owner: self.user.clone(),
+            from_line: self.from_line,
+            faults_max: self.max_faults,
+            batch_plants,
+        })
     }
 
     fn report(&self, mut summary: ImportSummary, signal: Option<EndSignal>) -> anyhow::Result<()> {
@@ -167,10 +178,13 @@ impl Options {
                 "{}: {so_far}; correct the input and go on with --from-line {next}{skip}",
                 count(summary.faulty, "invalid line")
             ),
-            (StopReason::Taken { line, owner, id }, _) => anyhow!(
-                "line {line}: {owner} has a plant {id} already: {so_far}; \
-                 go on with --from-line {next} --on-conflict skip to skip such lines"
-            ),
+            (StopReason::Taken { line, owner, id }, _) => {
+                let how = if self.server.is_given() { "with another name or tag" } else { "already" };
+                anyhow!(
+                    "line {line}: {owner} has a plant {id} {how}: {so_far}; \
+                     go on with --from-line {next} --on-conflict skip to skip such lines"
+                )
+            }
             (StopReason::Store(StoreError::OutcomeUnknown(why)), _) => {
                 let known = known();
                 anyhow!("{why}: {known}, and some after may be; go on with --from-line {next} --on-conflict skip")

@@ -5,6 +5,7 @@
 mod support;
 
 mod auth;
+mod bulk;
 mod check;
 mod cli;
 mod compressed_lists;

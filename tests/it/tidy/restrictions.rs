@@ -23,8 +23,11 @@ const RULES: &[(Restricted, &[&str])] = &[
         Restricted::Member("StatusCode"),
         &["crates/server/src/api", "crates/server/src/auth/oidc/issuer", "crates/server/src/observe/traces/export"],
     ),
-    // Metrics have labels for statuses.
-    (Restricted::StatusNumber, &["crates/server/src/api", "crates/server/src/observe/metrics", "crates/check"]),
+    // Metrics have labels for statuses, and clients receive them.
+    (
+        Restricted::StatusNumber,
+        &["crates/server/src/api", "crates/server/src/observe/metrics", "crates/check", "src/cli/remote"],
+    ),
     (Restricted::Sequence(&["fn", "into_response"]), &["crates/server/src/api/error"]),
     (Restricted::Path("axum"), &["crates/server"]),
     (Restricted::Path("utoipa"), &["crates/model", "crates/server/src/api"]),
@@ -34,7 +37,13 @@ const RULES: &[(Restricted, &[&str])] = &[
     (Restricted::Path("base64"), &["crates/server/src/auth/oidc"]),
     (
         Restricted::Path("getrandom"),
-        &["crates/model/src/token", "crates/store", "crates/server/src/observe", "crates/check/src/cleanup_tracker"],
+        &[
+            "crates/model/src/token",
+            "crates/store",
+            "crates/server/src/observe",
+            "crates/check/src/cleanup_tracker",
+            "src/cli/remote",
+        ],
     ),
     (Restricted::Path("anyhow"), &["src"]),
     (Restricted::Path("std::env"), &["src"]),

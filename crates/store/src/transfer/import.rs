@@ -33,6 +33,8 @@ pub struct ImportInput<R> {
     pub lines: R,
     /// Size in bytes, if it is known.
     pub size: Option<u64>,
+    /// The owner of all plants, instead of those that the lines name.
+    pub owner: Option<UserName>,
     /// Number of the first line to import, from 1.
     pub from_line: u64,
     /// Number of invalid lines after which the import stops.
@@ -266,7 +268,7 @@ fn parse(input: ImportInput<impl BufRead + Send + 'static>) -> mpsc::Receiver<Pa
     let parser = move || {
         let mut parser = Parser {
             sender,
-            reader: LineReader::default(),
+            reader: LineReader::new(input.owner.clone()),
             batch: Batch::default(),
             batch_plants: input.batch_plants,
             begun: 0,

@@ -87,8 +87,9 @@ impl From<StoreError> for StopReason {
     }
 }
 
-#[derive(Default)]
 pub(super) struct LineReader {
+    /// The owner of all lines, instead of those that they name.
+    owner: Option<Arc<UserName>>,
     /// The last owner with their JSON text: the lines of an owner are usually consecutive.
     last: Option<(Box<str>, Arc<UserName>)>,
 }
@@ -101,6 +102,10 @@ struct OwnerField<'a> {
 }
 
 impl LineReader {
+    pub(super) fn new(owner: Option<UserName>) -> Self {
+        Self { owner: owner.map(Arc::new), last: None }
+    }
+
     /// Parses a line. The plant follows the rules of a request body, and the owner those of user names. An error describes all
     /// faults.
     pub(super) fn read(&mut self, number: u64, line: &[u8]) -> Result<ImportRow, String> {
@@ -128,6 +133,9 @@ impl LineReader {
 
     /// Parses the owner, or returns its fault: `None` if the whole line is invalid.
     fn owner(&mut self, line: &[u8]) -> Result<Arc<UserName>, Option<String>> {
+        if let Some(owner) = &self.owner {
+            return Ok(Arc::clone(owner));
+        }
         let OwnerField { owner } = serde_json::from_slice(line).map_err(|_| None)?;
         let json = owner.map(RawValue::get).ok_or_else(|| Some("`owner` is required".to_owned()))?;
         if let Some((last, owner)) = &self.last
