@@ -232,6 +232,7 @@ sqlite_test!(help_and_version_are_printed, |store: &Store| {
             "512",
             "1s",
             "16777216",
+            "5000",
             "1024",
             "2s",
             "10",

@@ -125,7 +125,7 @@ engine_test!(a_preflight_needs_no_token, &ALLOWED, |Service { server, .. }: &Ser
     assert_snapshot!(response.wire(), @r"
     204 No Content
     access-control-allow-methods: GET, HEAD, POST, PUT, DELETE
-    access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, Traceparent, Tracestate, X-Request-Id
+    access-control-allow-headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, Last-Event-ID, Traceparent, Tracestate, X-Request-Id
     access-control-max-age: 7200
     vary: Origin
     access-control-allow-origin: https://app.example

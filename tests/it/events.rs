@@ -1,13 +1,17 @@
 //! `GET /events`: a stream reports every change of the caller's list, whichever process makes it, and ends with its token.
 
-use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use crate::support::http2::{
     CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, Http2, INITIAL_WINDOW, RST_STREAM, head,
 };
 use crate::support::transfer::{import, lines};
 use crate::support::{
-    Client, Events, Garden, JSON, Service, Stopwatch, Store, assert_snapshot, engine_test, wait_for, wait_until,
+    Action, Client, Cluster, Events, Garden, History, JSON, Operation, Service, Stopwatch, Store, TcpProxy, Workload,
+    assert_snapshot, engine_test, postgres_test, wait_for, wait_until,
 };
 use crate::tokens::{EFFECT_LIMIT, manager};
 
@@ -66,10 +70,8 @@ engine_test!(requests_for_events_are_checked_as_others, |Garden { store, server,
 });
 
 engine_test!(changes_by_any_process_are_reported, |Garden { store, ada, .. }: &Garden| {
-    let other = store.serve(&[]).client(ada.token.as_deref().unwrap());
-    // The server must not be dropped before the end.
     let node = store.serve(&[]);
-    let other = Client { address: node.address(), ..other };
+    let other = node.client(ada.token.as_deref().unwrap());
     let (mut events, mut last) = Events::of(ada);
     for client in [ada, &other] {
         for (method, path, body) in [
@@ -250,10 +252,58 @@ engine_test!(http2_stream_that_is_not_read_is_cut, |store: &Store| {
     });
 });
 
-engine_test!(stream_survives_a_store_that_is_away_for_a_moment, |Garden { store, ada, .. }: &Garden| {
-    let (mut events, last) = Events::of(ada);
-    let held = store.hold_writes();
-    drop(held);
-    ada.plant(1, "Rose");
-    events.wait_for_current(ada, "/plants", &last);
+postgres_test!(stream_outlives_an_interruption_of_the_database, |store: &Store| {
+    let proxy = TcpProxy::start(Cluster::shared().address());
+    let away = store.through(&proxy).serve(&["--store-timeout", "1s"]);
+    let here = store.serve(&[]);
+    let token = store.token("ada", &[]);
+    let (mut events, last) = Events::of(&away.client(&token));
+    proxy.cut();
+    here.client(&token).plant(1, "Rose");
+    wait_until("the node to notice", || away.client(&token).get("/plants").status == 503);
+    proxy.heal();
+    let current = tag(&here.client(&token), "/plants");
+    assert_eq!(events.next(), Some(current.clone()));
+    assert_ne!(current, last);
+});
+
+// The condition of the second list is the tag of the event. The last change is reported, too.
+engine_test!(list_that_an_event_reports_includes_every_change_before_it, |store: &Store| {
+    let token = store.token("ada", &[]);
+    let [one, other] = [(); 2].map(|()| store.serve(&["--log-level", "warn"]));
+    let ada = one.client(&token);
+    let (mut events, mut last) = Events::of(&ada);
+    let history = History::new();
+    let nodes = vec![one.address(), other.address()];
+    let workload =
+        Workload { nodes, tokens: vec![token], writers: 2, listers: 0, ids: 4, pause: Duration::from_millis(50) };
+    let mut conditional = 0;
+    let list = |condition: &[(&str, &str)]| {
+        let called = history.now();
+        let response = ada.call("GET", "/plants?include=id", condition, None);
+        (called, response, history.now())
+    };
+    workload.run(&history, || {
+        while conditional < 20 || history.acknowledged() < 100 {
+            last = events.next().expect("an event");
+            let (called, response, returned) = list(&[]);
+            let plants = response.json();
+            let named = |plant: &Value| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap().to_owned());
+            let plants: BTreeMap<i64, String> = plants.as_array().unwrap().iter().map(named).collect();
+            let action = Action::List(Some(plants));
+            history.record(Operation { user: 0, called, returned, action: action.clone() });
+            let is_reported = response.header("etag") == Some(&last);
+            let (called, response, returned) = list(&[("If-None-Match", &last)]);
+            if response.status == 304 && is_reported {
+                conditional += 1;
+                history.record(Operation { user: 0, called, returned, action });
+            }
+        }
+    });
+    workload.record_final_lists(&history);
+    history.check().unwrap();
+    let current = tag(&ada, "/plants");
+    while last != current {
+        last = events.next().expect("an event");
+    }
 });

@@ -13,6 +13,7 @@ mod distribution;
 mod exposition;
 mod faults;
 mod litestream;
+mod live_updates;
 mod oidc_provider;
 mod package;
 mod readme;

@@ -18,7 +18,7 @@ use crate::plants::{
 use crate::postgres::{self, PlacedTable, Postgres};
 use crate::sqlite::Sqlite;
 use crate::url::StoreUrl;
-use crate::watch::Watches;
+use crate::watch::{Watch, Watches};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
@@ -27,6 +27,10 @@ use plantstore_telemetry::metrics::Exposition;
 const FILTER_STEP: usize = 2_048;
 /// Number of plants that [`Store::page_end`] counts before it yields to other tasks.
 const PAGE_END_STEP: u32 = 4_096;
+/// Number of users after which a poll of SQLite yields to other tasks.
+const POLL_STEP: usize = 256;
+/// Time limit of a poll of PostgreSQL, so that a server that does not respond delays the polls of others little.
+const POLL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Evaluates an expression on the value of the engine that `$value` holds.
 macro_rules! dispatch {
@@ -161,6 +165,32 @@ impl Store {
         match self.cached_versions(users) {
             Some(versions) => Ok(versions),
             None => self.versions(users).await,
+        }
+    }
+
+    /// Returns a watch of users, which watches none yet.
+    pub fn watch(&self) -> Watch {
+        self.watches().watch()
+    }
+
+    /// Polls the versions of watched users, and never returns. Must run once in a process that watches users.
+    pub async fn poll_watched(&self) {
+        loop {
+            let users = self.watches().next_poll().await;
+            match self {
+                Self::Sqlite(_) => {
+                    for users in users.chunks(POLL_STEP) {
+                        // After an error, the next poll reads them.
+                        if let Ok(versions) = self.current_versions(users).await {
+                            self.watches().polled(users.iter().copied().zip(versions));
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Self::Postgres(engine) => {
+                    self.watches().polled(engine.versions_of_lanes(&users, POLL_TIMEOUT).await);
+                }
+            }
         }
     }
 

@@ -10,21 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use crate::plants::Version;
-use crate::store::Store;
 use plantstore_model::user::UserId;
 
-/// Time between two reads of the versions. A change must be noticed within a second.
-const POLL_INTERVAL: Duration = Duration::from_millis(900);
-/// Minimum time between two reads of the versions, however many changes of users, tokens and shares this process makes.
+/// Minimum time between two polls, however many changes of users, tokens and shares this process makes.
 const POLL_PAUSE: Duration = Duration::from_millis(50);
-/// Time limit of a server of PostgreSQL, so that one that does not respond does not delay the others for long.
-const POLL_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of users after which a poll of SQLite yields to other tasks.
-const POLL_STEP: usize = 256;
+/// Time after it until the next poll, unless this process makes such a change. A change must be noticed within a second.
+const POLL_WAIT: Duration = Duration::from_millis(850);
 
 /// The watched users of a store.
 #[derive(Default)]
@@ -38,7 +32,7 @@ pub(crate) struct Watches {
 #[derive(Default)]
 struct WatchedUser {
     /// The version at the last poll; `None` before the first.
-    polled: Option<Option<Version>>,
+    polled: Option<Version>,
     watchers: Vec<Arc<Notify>>,
 }
 
@@ -49,6 +43,22 @@ impl WatchedUser {
 }
 
 impl Watches {
+    /// Returns a watch, which watches no users yet.
+    pub(crate) fn watch(self: &Arc<Self>) -> Watch {
+        Watch { watches: Arc::clone(self), users: Vec::new(), changed: Arc::default() }
+    }
+
+    /// Waits until the next poll, and returns the users to poll.
+    pub(crate) async fn next_poll(&self) -> Vec<UserId> {
+        loop {
+            sleep(POLL_PAUSE).await;
+            let _ = timeout(POLL_WAIT, self.poll.notified()).await;
+            if self.is_watched.load(Ordering::SeqCst) {
+                return self.users().keys().copied().collect();
+            }
+        }
+    }
+
     /// Wakes the watchers of a user whose plants this process has changed.
     pub(crate) fn changed(&self, user: UserId) {
         if self.is_watched.load(Ordering::SeqCst)
@@ -69,14 +79,15 @@ impl Watches {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares the versions with those of the last poll, and wakes the watchers of users that differ. A user who is polled for the
-    /// first time may have changed since the watcher read the version.
-    fn polled(&self, versions: impl IntoIterator<Item = (UserId, Option<Version>)>) {
+    /// Compares the versions with those of the last poll, and wakes the watchers of users that differ or are deleted. A user who is
+    /// polled for the first time may have changed since the watcher read the version.
+    pub(crate) fn polled(&self, versions: impl IntoIterator<Item = (UserId, Option<Version>)>) {
         let mut users = self.users();
         for (user, version) in versions {
             if let Some(watched) = users.get_mut(&user)
-                && watched.polled.replace(version) != Some(version)
+                && (watched.polled != version || version.is_none())
             {
+                watched.polled = version;
                 watched.wake();
             }
         }
@@ -125,37 +136,5 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.set(Vec::new());
-    }
-}
-
-impl Store {
-    /// Returns a watch, which watches no users yet.
-    pub fn watch(&self) -> Watch {
-        Watch { watches: Arc::clone(self.watches()), users: Vec::new(), changed: Arc::default() }
-    }
-
-    /// Polls the versions of watched users, and never returns. Must run once in a process that watches users.
-    pub async fn poll_watched(&self) {
-        let watches = self.watches();
-        loop {
-            sleep(POLL_PAUSE).await;
-            let _ = timeout(POLL_INTERVAL - POLL_PAUSE, watches.poll.notified()).await;
-            if !watches.is_watched.load(Ordering::SeqCst) {
-                continue;
-            }
-            let users: Vec<UserId> = watches.users().keys().copied().collect();
-            match self {
-                Self::Sqlite(_) => {
-                    for users in users.chunks(POLL_STEP) {
-                        // After an error, the next poll reads them.
-                        if let Ok(versions) = self.current_versions(users).await {
-                            watches.polled(users.iter().copied().zip(versions));
-                        }
-                        yield_now().await;
-                    }
-                }
-                Self::Postgres(engine) => watches.polled(engine.versions_of_lanes(&users, POLL_TIMEOUT).await),
-            }
-        }
     }
 }

@@ -37,6 +37,12 @@ pub(super) const LIST: &[Check] = &[
     check!(Full, "list-caching", "lists are private, no-cache, and vary with Authorization", caching),
     check!(Full, "list-etag", "a list has a weak ETag, and is 304 as long as nothing has changed", etag),
     check!(Full, "list-etag-changes", "every create and delete changes the ETag", etag_changes),
+    check!(
+        Full,
+        "list-events",
+        "/events is a stream of events, and 40400 for an owner whose plants cannot be read",
+        events
+    ),
     check!(Full, "list-head", "HEAD returns the same header fields without a body", head),
 ];
 
@@ -64,6 +70,16 @@ async fn responds(run: &mut Run) -> CheckResult {
 /// Checks for a plant as the interface defines it: `tag` is a string or absent.
 fn is_plant(json: &Value) -> bool {
     json["name"].is_string() && json.get("tag").is_none_or(Value::is_string)
+}
+
+/// Only requests the head, because the stream does not end.
+async fn events(run: &mut Run) -> CheckResult {
+    run.may_read()?;
+    let response = run.send(Request::new("HEAD", "/events")).await?;
+    response.expect_status(200)?;
+    response.expect_header("content-type", "text/event-stream")?;
+    response.expect_header("cache-control", "no-store")?;
+    run.send(Request::new("GET", "/events?owner=%00")).await?.expect_error(404, 40400)
 }
 
 async fn limit(run: &mut Run) -> CheckResult {

@@ -4,6 +4,8 @@
 //! last one. Tokens and received shares have no version. Their changes move the version of the user, so a stream looks up its
 //! session again whenever the version of its caller has changed.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::io;
 use std::time::Duration;
 
@@ -31,9 +33,9 @@ use crate::transport::OpenEnded;
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
 /// Minimum time between two events.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
-/// Time after which a stream ends, and the part of it that is random, so that streams do not end together.
-const LIFETIME: Duration = Duration::from_secs(3_600);
-const LIFETIME_JITTER: Duration = Duration::from_secs(360);
+/// Time after which a stream ends, in seconds, and the part of it that is random, so that streams do not end together.
+const LIFETIME: u64 = 3_600;
+const LIFETIME_JITTER: u64 = 360;
 /// Time after which the session is looked up although the version of its user is the same: nodes of releases before 0.7 do not move
 /// it.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(60);
@@ -69,7 +71,7 @@ pub(crate) async fn stream(
         look_up_at: now,
         sent: None,
         comment_at: now + COMMENT_INTERVAL,
-        ends_at: now + LIFETIME - LIFETIME_JITTER.mul_f64(random_fraction()),
+        ends_at: now + lifetime(),
     };
     let tag = stream.current_tag().await?;
     stream.sent = Some(tag);
@@ -95,9 +97,9 @@ fn event(tag: EntityTag) -> String {
     format!("event: plants\nid: {tag}\ndata: {}\n\n", json!({"etag": tag}))
 }
 
-/// Returns a number from 0 to 1.
-fn random_fraction() -> f64 {
-    f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX)
+/// Returns the time after which a stream ends.
+fn lifetime() -> Duration {
+    Duration::from_secs(LIFETIME - RandomState::new().hash_one(()) % LIFETIME_JITTER)
 }
 
 /// An open stream.

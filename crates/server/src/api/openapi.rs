@@ -315,7 +315,7 @@ fn examples() -> Map<String, Value> {
     let example = |error: ApiError| {
         let code = error.code();
         let message = error.to_string();
-        (code.to_string(), json!({"summary": message, "value": {"error": code, "message": message}}))
+        (code.to_string(), json!({"value": {"error": code, "message": message}}))
     };
     samples().map(example).collect()
 }
