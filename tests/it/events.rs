@@ -278,7 +278,7 @@ engine_test!(list_that_an_event_reports_includes_every_change_before_it, |store:
     let workload =
         Workload { nodes, tokens: vec![token], writers: 2, listers: 0, ids: 4, pause: Duration::from_millis(50) };
     let mut conditional = 0;
-    let list = |condition: &[(&str, &str)]| {
+    let conditional_list = |condition: &[(&str, &str)]| {
         let called = history.now();
         let response = ada.call("GET", "/plants?include=id", condition, None);
         (called, response, history.now())
@@ -286,14 +286,14 @@ engine_test!(list_that_an_event_reports_includes_every_change_before_it, |store:
     workload.run(&history, || {
         while conditional < 20 || history.acknowledged() < 100 {
             last = events.next().expect("an event");
-            let (called, response, returned) = list(&[]);
+            let (called, response, returned) = conditional_list(&[]);
             let plants = response.json();
             let named = |plant: &Value| (plant["id"].as_i64().unwrap(), plant["name"].as_str().unwrap().to_owned());
             let plants: BTreeMap<i64, String> = plants.as_array().unwrap().iter().map(named).collect();
             let action = Action::List(Some(plants));
             history.record(Operation { user: 0, called, returned, action: action.clone() });
             let is_reported = response.header("etag") == Some(&last);
-            let (called, response, returned) = list(&[("If-None-Match", &last)]);
+            let (called, response, returned) = conditional_list(&[("If-None-Match", &last)]);
             if response.status == 304 && is_reported {
                 conditional += 1;
                 history.record(Operation { user: 0, called, returned, action });

@@ -205,7 +205,7 @@ impl AsyncWrite for Http1Stream {
             match Pin::new(&mut self.stream).poll_read(task, &mut buffer) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    self.read_ahead.extend_from_slice(buffer.filled())
+                    self.read_ahead.extend_from_slice(buffer.filled());
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
             }
