@@ -111,8 +111,8 @@ impl Postgres {
         let queues: Vec<&WriteQueue> = lanes.iter().map(|lane| lane.writer.queue()).collect();
         WriteQueue::write_metrics(&queues, exposition);
         self.metrics.write(exposition);
-        let mut up =
-            exposition.gauge("plantstore_lane_up", "1 if the writer is connected to this server, otherwise 0.");
+        let mut up = exposition
+            .gauge("plantstore_lane_up", "1 if the writer and a reader are connected to this server, otherwise 0.");
         for lane in &lanes {
             up.sample(&[("server", lane.server.as_str().into())], u8::from(lane.is_connected()));
         }

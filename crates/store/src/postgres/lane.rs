@@ -77,7 +77,7 @@ impl Lane {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.writer.is_connected()
+        self.writer.is_connected() && !self.readers.are_lost()
     }
 }
 

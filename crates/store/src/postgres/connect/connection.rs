@@ -196,7 +196,8 @@ impl<S: Prepared> DatabaseConnection<S> {
         self.task.get().is_some()
     }
 
-    /// Waits for a session until the deadline. Fails immediately if the connection has been down for longer than the timeout.
+    /// Waits for a session until the deadline. Fails immediately if the connection has been down for longer than the timeout, and
+    /// no other one to the server was opened meanwhile.
     pub(in crate::postgres) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession<S>>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
@@ -206,7 +207,8 @@ impl<S: Prepared> DatabaseConnection<S> {
                 DatabaseConnectionState::Up(session) if session.is_usable() => return Ok(Arc::clone(session)),
                 DatabaseConnectionState::Up(_) => {}
                 DatabaseConnectionState::Down { since, reason } => {
-                    if !reason.is_empty() && since.elapsed() > self.connector.timeout {
+                    let is_lost = !reason.is_empty() && since.elapsed() > self.connector.timeout;
+                    if is_lost && !self.connector.has_opened() {
                         return Err(StoreError::Unavailable(reason.clone()));
                     }
                     last.clone_from(reason);
@@ -237,6 +239,7 @@ async fn maintain<S: Prepared>(
     let mut since = Instant::now();
     let mut failures = 0;
     loop {
+        let mut opened = connector.opened.subscribe();
         match establish(&connector, role).await {
             Ok((session, mut driver)) => {
                 if failures > 0 {
@@ -244,6 +247,7 @@ async fn maintain<S: Prepared>(
                 }
                 failures = 0;
                 let _open = connector.metrics.database.connected(role);
+                connector.opened.send_replace(Some(Instant::now()));
                 state.send_replace(DatabaseConnectionState::Up(Arc::clone(&session)));
                 let ended = tokio::select! {
                     ended = &mut driver => ended,
@@ -261,7 +265,10 @@ async fn maintain<S: Prepared>(
                     tracing::warn!(role = role.name(), error = reason, "cannot connect to the database: retrying");
                 }
                 state.send_replace(DatabaseConnectionState::Down { since, reason });
-                sleep(backoff(failures)).await;
+                tokio::select! {
+                    () = sleep(backoff(failures)) => {}
+                    _ = opened.changed() => {}
+                }
                 failures += 1;
             }
         }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::config::{Host, SslMode, SslNegotiation, TargetSessionAttrs};
 use tokio_postgres::error::Severity;
 use tokio_postgres::tls::TlsStream;
@@ -71,18 +72,27 @@ pub(crate) struct Connector {
     /// Timeout of requests.
     pub(in crate::postgres) timeout: Duration,
     pub(in crate::postgres) metrics: Arc<PostgresMetrics>,
+    /// Time at which the last connection to this server was opened. Others then do not wait longer for their next attempt.
+    pub(in crate::postgres) opened: watch::Sender<Option<Instant>>,
 }
 
 impl Connector {
     pub(crate) fn new(url: &PostgresUrl, timeout: Duration, metrics: &Arc<PostgresMetrics>) -> Result<Self, String> {
         let hosts = url.hosts().map(|(host, port)| config_of(url, host, port)).collect();
-        Ok(Self { hosts, tls: negotiator(url)?, timeout, metrics: Arc::clone(metrics) })
+        let metrics = Arc::clone(metrics);
+        Ok(Self { hosts, tls: negotiator(url)?, timeout, metrics, opened: watch::Sender::default() })
     }
 
     /// Returns a connector for another server, with everything else of this URL.
     pub(in crate::postgres) fn for_server(&self, url: &PostgresUrl, host: &str, port: u16) -> Self {
         let hosts = vec![config_of(url, &Host::Tcp(host.to_owned()), port)];
-        Self { hosts, tls: self.tls.clone(), timeout: self.timeout, metrics: Arc::clone(&self.metrics) }
+        let (timeout, metrics) = (self.timeout, Arc::clone(&self.metrics));
+        Self { hosts, tls: self.tls.clone(), timeout, metrics, opened: watch::Sender::default() }
+    }
+
+    /// Returns true if a connection was opened within the timeout.
+    pub(in crate::postgres) fn has_opened(&self) -> bool {
+        self.opened.borrow().is_some_and(|opened| opened.elapsed() <= self.timeout)
     }
 
     pub(in crate::postgres) fn connect_timeout(&self) -> Duration {

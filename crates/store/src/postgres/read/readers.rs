@@ -51,6 +51,11 @@ impl Readers {
         self.connections.iter().any(|connection| connection.ready().is_some())
     }
 
+    /// Returns true if connections were opened, and none of them is open any more.
+    pub(in crate::postgres) fn are_lost(&self) -> bool {
+        !self.is_connected() && self.connections.iter().any(DatabaseConnection::is_started)
+    }
+
     /// Returns the rows of a prepared statement, read on the next connection in turn.
     pub(in crate::postgres) async fn rows<P: ToSql + Sync, const N: usize>(
         &self,
