@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use crate::api::{Api, ApiError};
 use crate::auth::{Auth, Public};
 use crate::observe::Observe;
-use crate::options::{ApiLimits, AuthLimits, TransportLimits};
+use crate::options::{ApiLimits, TransportLimits, defaults};
 use crate::request_handler::{NO_ROUTE, RequestHandler};
 use crate::server::{Server, leak};
 use crate::transport::{self, Transport, TrustedProxies};
@@ -42,11 +42,11 @@ pub fn serve_metrics(listener: TcpListener, server: Server, write_more: WriteMet
         header_timeout: TIMEOUT,
         write_timeout: TIMEOUT,
         max_connections: CONNECTIONS_MAX,
-        ..TransportLimits::default()
+        ..defaults()
     };
-    let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..ApiLimits::default() };
+    let api = ApiLimits { request_timeout: TIMEOUT, list_cache_bytes: 0, ..defaults() };
     let transport = leak(Transport::new(limits, TrustedProxies::default()).for_single_requests());
-    let auth = Auth::new(Arc::clone(server.store), None, &AuthLimits::default());
+    let auth = Auth::new(Arc::clone(server.store), None, &defaults());
     let api = leak(Api::new(Arc::clone(server.store), transport, auth, api));
     let write_more = leak(write_more);
     let handler = RequestHandler {

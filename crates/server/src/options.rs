@@ -15,7 +15,7 @@ use self::value_parser::{duration, number};
 const RATE_MAX: u32 = 1_000_000;
 
 /// Returns the options with their defaults; environment variables are ignored.
-fn defaults<T: Args>() -> T {
+pub(crate) fn defaults<T: Args>() -> T {
     let command = T::augment_args(Command::new("defaults")).mut_args(|option| option.env(Resettable::Reset));
     T::from_arg_matches(&command.get_matches_from(["defaults"])).expect("every option has a default or is optional")
 }
@@ -49,12 +49,6 @@ pub struct TransportLimits {
     pub shutdown_grace: Duration,
 }
 
-impl Default for TransportLimits {
-    fn default() -> Self {
-        defaults()
-    }
-}
-
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 pub struct AuthLimits {
     /// Rate of failed authentications per client address, in requests per second; beyond it the status is 429
@@ -69,12 +63,6 @@ pub struct AuthLimits {
     /// Request burst per user; the number in the rate limit unless given
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_RATE_BURST", value_parser = number::<u32>(1..=1_000_000))]
     pub rate_burst: Option<u32>,
-}
-
-impl Default for AuthLimits {
-    fn default() -> Self {
-        defaults()
-    }
 }
 
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
@@ -100,12 +88,6 @@ pub struct ApiLimits {
     /// Maximum number of open event streams; beyond it the status is 503. Over HTTP/1.1 each of them is one of the open connections
     #[arg(long, value_name = "NUMBER", env = "PLANTSTORE_MAX_EVENT_STREAMS", default_value_t = 5_000, value_parser = number::<usize>(0..=1_000_000))]
     pub max_event_streams: usize,
-}
-
-impl Default for ApiLimits {
-    fn default() -> Self {
-        defaults()
-    }
 }
 
 /// An average rate.

@@ -202,7 +202,7 @@ mod tests {
 
     use super::*;
     use crate::auth::Auth;
-    use crate::options::{ApiLimits, AuthLimits, TransportLimits};
+    use crate::options::{AuthLimits, defaults};
     use crate::server::leak;
     use crate::transport::{self, Transport, TrustedProxies};
 
@@ -227,10 +227,10 @@ mod tests {
     async fn a_panic_is_a_500_with_the_usual_body_and_headers() {
         let directory = tempfile::tempdir().expect("a directory");
         let store = store(directory.path().join("plants.db")).await;
-        let limits = AuthLimits { rate_limit: "1/s".parse().ok(), ..AuthLimits::default() };
+        let limits = AuthLimits { rate_limit: "1/s".parse().ok(), ..defaults() };
         let auth = Auth::new(Arc::clone(&store), None, &limits);
-        let transport = leak(Transport::new(TransportLimits::default(), TrustedProxies::default()));
-        let api = leak(Api::new(Arc::clone(&store), transport, auth, ApiLimits::default()));
+        let transport = leak(Transport::new(defaults(), TrustedProxies::default()));
+        let api = leak(Api::new(Arc::clone(&store), transport, auth, defaults()));
         let handler = RequestHandler {
             api,
             observe: Observe::new(vec![NO_ROUTE], None),

@@ -20,285 +20,246 @@ use plantstore_model::plant::{NewPlant, Plant};
 use plantstore_model::self_service::{ShareRequest, TokenRequest};
 use plantstore_model::token::Scope;
 
-/// Calls the handler of an operation.
-type CallHandler = fn(Request, &'static Api) -> BoxFuture<'static, Response>;
-
 /// All operations with their handlers; those that are called most come first.
-static OPERATIONS: [(CallHandler, Operation); 18] = [
-    (
-        |request, api| plants::list.call(request, api),
-        Operation {
-            line: "GET /plants",
-            id: "listPlants",
-            summary: "List plants",
-            description: "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed \
-            for clients that accept gzip (`Accept-Encoding`).",
-            access: Access::Scope(Scope::Read),
-            parameters: &["limit", "after", "tag", "include", "owner", "If-None-Match"],
-            success: "The plants that the caller can read, ascending by id",
-            returns: Returns::Body(list::<Plant<'_>>()),
-            headers: &["Link", "Content-Encoding"],
-            errors: &[40004, 40006, 40400],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| plants::create.call(request, api),
-        Operation {
-            line: "POST /plants",
-            id: "createPlant",
-            summary: "Create a plant",
-            description: "Creates a new plant in the store, with an id of your choice. Fields of the body that are not known are \
-            ignored.",
-            access: Access::Scope(Scope::Write),
-            parameters: &["owner", "Idempotency-Key"],
-            takes: Some(one::<NewPlant>()),
-            success: "The plant, as it was created; its id is in `Location`",
-            returns: Returns::Body(one::<Plant<'_>>()),
-            headers: &["Location"],
-            errors: &[40000, 40001, 40002, 40003, 40400, 40900, 40901, 41500, 42200],
-        },
-    ),
-    (
-        |request, api| plants::read.call(request, api),
-        Operation {
-            line: "GET /plants/{id}",
-            id: "readPlant",
-            summary: "Read a plant",
-            description: "Returns a single plant by its id: one of yours, or of another owner who shares with you.",
-            access: Access::Scope(Scope::Read),
-            parameters: &["PlantId", "include", "owner", "If-None-Match"],
-            success: "The plant",
-            returns: Returns::Body(one::<Plant<'_>>()),
-            errors: &[40005, 40400],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| plants::replace.call(request, api),
-        Operation {
-            line: "PUT /plants/{id}",
-            id: "replacePlant",
-            summary: "Replace a plant",
-            description: "Replaces the name and the tag of a plant that exists: a tag that is not sent is removed. An `id` in the \
-            body must be that of the path; other fields are ignored. A plant has no `ETag` of its own: `If-Match` is ignored.",
-            access: Access::Scope(Scope::Write),
-            parameters: &["PlantId", "owner", "Idempotency-Key"],
-            takes: Some(inline(plants::replacement_schema)),
-            success: "The plant, as it is now",
-            returns: Returns::Body(one::<Plant<'_>>()),
-            errors: &[40000, 40001, 40002, 40003, 40005, 40400, 40901, 41500, 42200],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| plants::delete.call(request, api),
-        Operation {
-            line: "DELETE /plants/{id}",
-            id: "deletePlant",
-            summary: "Delete a plant",
-            description: "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
-            access: Access::Scope(Scope::Delete),
-            parameters: &["PlantId", "owner", "Idempotency-Key"],
-            success: "The plant is deleted",
-            errors: &[40005, 40400, 40901, 42200],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| events::stream.call(request, api),
-        Operation {
-            line: "GET /events",
-            id: "streamEvents",
-            summary: "Be notified of changes",
-            description: "Streams server-sent events of type `plants`, one at once and one after each change of the list. Their `id`, \
-            and `etag` in their `data`, is the current `ETag` of the list.",
-            access: Access::Scope(Scope::Read),
-            parameters: &["owner", "Last-Event-ID"],
-            success: "Events, until the server or the client ends the stream",
-            returns: Returns::Events,
-            headers: &["Cache-Control", "X-Accel-Buffering"],
-            errors: &[40400],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| tokens::show_me.call(request, api),
-        Operation {
-            line: "GET /me",
-            id: "showMe",
-            summary: "Show who you are",
-            description: "Returns your user name, and the scopes and the expiry time of the token that you sent.",
-            access: Access::AnyToken,
-            success: "Your user name and token",
-            returns: Returns::Body(one::<tokens::Me>()),
-            headers: &["Cache-Control"],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| tokens::list.call(request, api),
-        Operation {
-            line: "GET /tokens",
-            id: "listTokens",
-            summary: "List your tokens",
-            description: "Returns your tokens, also revoked and expired ones, ascending by id; never their secrets.",
-            access: Access::Scope(Scope::ManageTokens),
-            success: "Your tokens, ascending by id",
-            returns: Returns::Body(list::<tokens::Token>()),
-            headers: &["Cache-Control"],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| tokens::create.call(request, api),
-        Operation {
-            line: "POST /tokens",
-            id: "createToken",
-            summary: "Create a token",
-            description: "Creates a token of your own. Its secret is in the response and is never shown again. It has at most the \
-            scopes of the token that you send, and does not expire later; with a token of the issuer, it expires within 90 \
-            days. From 14 days before its end, a token can be renewed with `renew`; revoke it afterwards.",
-            access: Access::Scope(Scope::ManageTokens),
-            takes: Some(one::<TokenRequest>()),
-            success: "The token with its secret, which is not shown again",
-            returns: Returns::Created(one::<tokens::CreatedToken>()),
-            headers: &["Cache-Control", "Location"],
-            errors: &[40000, 40002, 40003, 40008, 40902, 41500],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| tokens::revoke.call(request, api),
-        Operation {
-            line: "DELETE /tokens/{id}",
-            id: "revokeToken",
-            summary: "Revoke a token",
-            description: "Revokes one of your tokens permanently, on every server within 5 seconds. It may be the one that you \
-            send.",
-            access: Access::Scope(Scope::ManageTokens),
-            parameters: &["TokenId"],
-            success: "The token is revoked",
-            errors: &[40005, 40402],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| shares::list.call(request, api),
-        Operation {
-            line: "GET /shares",
-            id: "listShares",
-            summary: "List shares",
-            description: "Returns the users that you share your plants with, whether or not they exist, and the owners who share \
-            theirs with you, with at most the 100 newest offers; each in the order of the names.",
-            access: Access::Scope(Scope::ManageShares),
-            success: "Shares that you have granted and received",
-            returns: Returns::Body(one::<shares::Shares>()),
-            headers: &["Cache-Control"],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| shares::grant.call(request, api),
-        Operation {
-            line: "PUT /shares/{user}",
-            id: "grantShare",
-            summary: "Share your plants",
-            description: "Offers all your present and future plants to a user, who has access when they accept, or changes the \
-            role. The token that you send needs the scopes that the role allows to use. If there is no user of this name, the \
-            response is the same, and the offer is there when there is one.",
-            access: Access::Scope(Scope::ManageShares),
-            parameters: &["User"],
-            takes: Some(one::<ShareRequest>()),
-            success: "The plants are offered, or shared, with this role",
-            errors: &[40000, 40001, 40002, 40008, 40903, 41500],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| shares::revoke.call(request, api),
-        Operation {
-            line: "DELETE /shares/{user}",
-            id: "revokeShare",
-            summary: "Stop sharing your plants",
-            description: "Ends the access of a user to your plants, on every server within 5 seconds.",
-            access: Access::Scope(Scope::ManageShares),
-            parameters: &["User"],
-            success: "The plants are not shared any more",
-            errors: &[40403],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| shares::accept.call(request, api),
-        Operation {
-            line: "PUT /shares/received/{owner}",
-            id: "acceptShare",
-            summary: "Accept a share",
-            description: "Accepts the offer of an owner: their plants are in your list from then on, on every server within 5 \
-            seconds.",
-            access: Access::Scope(Scope::ManageShares),
-            parameters: &["SharingOwner"],
-            success: "The share is accepted",
-            errors: &[40403, 40903],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| shares::decline.call(request, api),
-        Operation {
-            line: "DELETE /shares/received/{owner}",
-            id: "declineShare",
-            summary: "Decline or leave a share",
-            description: "Declines the offer of an owner, or ends your access to their plants, on every server within 5 seconds. \
-            The owner is not notified.",
-            access: Access::Scope(Scope::ManageShares),
-            parameters: &["SharingOwner"],
-            success: "The share is declined, or ended",
-            errors: &[40403],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| probes::livez.call(request, api),
-        Operation {
-            line: "GET /livez",
-            id: "isLive",
-            summary: "Check that the process is alive",
-            description: "Succeeds as long as the process can handle requests.",
-            success: "The process is alive",
-            returns: Returns::Body(inline(|| probes::schema("live"))),
-            headers: &["Cache-Control"],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| probes::readyz.call(request, api),
-        Operation {
-            line: "GET /readyz",
-            id: "isReady",
-            summary: "Check that the service is ready for requests",
-            description: "Succeeds if the store responds and the service is not shutting down.",
-            success: "The store responds, and the service is not shutting down",
-            returns: Returns::Body(inline(|| probes::schema("ready"))),
-            headers: &["Cache-Control"],
-            ..DEFAULT
-        },
-    ),
-    (
-        |request, api| openapi_document.call(request, api),
-        Operation {
-            line: "GET /openapi.json",
-            id: "getOpenapi",
-            summary: "This document",
-            description: "Describes the API, in OpenAPI 3.1.",
-            parameters: &["If-None-Match"],
-            success: "This document",
-            returns: Returns::Body(inline(|| json!({"type": "object"}))),
-            headers: &["Content-Encoding"],
-            ..DEFAULT
-        },
-    ),
+static OPERATIONS: [Operation; 18] = [
+    Operation {
+        call: |request, api| plants::list.call(request, api),
+        line: "GET /plants",
+        id: "listPlants",
+        summary: "List plants",
+        description: "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed \
+        for clients that accept gzip (`Accept-Encoding`).",
+        access: Access::Scope(Scope::Read),
+        parameters: &["limit", "after", "tag", "include", "owner", "If-None-Match"],
+        success: "The plants that the caller can read, ascending by id",
+        returns: Returns::Body(list::<Plant<'_>>()),
+        headers: &["Link", "Content-Encoding"],
+        errors: &[40004, 40006, 40400],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| plants::create.call(request, api),
+        line: "POST /plants",
+        id: "createPlant",
+        summary: "Create a plant",
+        description: "Creates a new plant in the store, with an id of your choice. Fields of the body that are not known are \
+        ignored.",
+        access: Access::Scope(Scope::Write),
+        parameters: &["owner", "Idempotency-Key"],
+        takes: Some(one::<NewPlant>()),
+        success: "The plant, as it was created; its id is in `Location`",
+        returns: Returns::Body(one::<Plant<'_>>()),
+        headers: &["Location"],
+        errors: &[40000, 40001, 40002, 40003, 40400, 40900, 40901, 41500, 42200],
+    },
+    Operation {
+        call: |request, api| plants::read.call(request, api),
+        line: "GET /plants/{id}",
+        id: "readPlant",
+        summary: "Read a plant",
+        description: "Returns a single plant by its id: one of yours, or of another owner who shares with you.",
+        access: Access::Scope(Scope::Read),
+        parameters: &["PlantId", "include", "owner", "If-None-Match"],
+        success: "The plant",
+        returns: Returns::Body(one::<Plant<'_>>()),
+        errors: &[40005, 40400],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| plants::replace.call(request, api),
+        line: "PUT /plants/{id}",
+        id: "replacePlant",
+        summary: "Replace a plant",
+        description: "Replaces the name and the tag of a plant that exists: a tag that is not sent is removed. An `id` in the \
+        body must be that of the path; other fields are ignored. A plant has no `ETag` of its own: `If-Match` is ignored.",
+        access: Access::Scope(Scope::Write),
+        parameters: &["PlantId", "owner", "Idempotency-Key"],
+        takes: Some(inline(plants::replacement_schema)),
+        success: "The plant, as it is now",
+        returns: Returns::Body(one::<Plant<'_>>()),
+        errors: &[40000, 40001, 40002, 40003, 40005, 40400, 40901, 41500, 42200],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| plants::delete.call(request, api),
+        line: "DELETE /plants/{id}",
+        id: "deletePlant",
+        summary: "Delete a plant",
+        description: "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
+        access: Access::Scope(Scope::Delete),
+        parameters: &["PlantId", "owner", "Idempotency-Key"],
+        success: "The plant is deleted",
+        errors: &[40005, 40400, 40901, 42200],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| events::stream.call(request, api),
+        line: "GET /events",
+        id: "streamEvents",
+        summary: "Be notified of changes",
+        description: "Streams server-sent events of type `plants`, one at once and one after each change of the list. Their `id`, \
+        and `etag` in their `data`, is the current `ETag` of the list.",
+        access: Access::Scope(Scope::Read),
+        parameters: &["owner", "Last-Event-ID"],
+        success: "Events, until the server or the client ends the stream",
+        returns: Returns::Events,
+        headers: &["Cache-Control", "X-Accel-Buffering"],
+        errors: &[40400],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| tokens::show_me.call(request, api),
+        line: "GET /me",
+        id: "showMe",
+        summary: "Show who you are",
+        description: "Returns your user name, and the scopes and the expiry time of the token that you sent.",
+        access: Access::AnyToken,
+        success: "Your user name and token",
+        returns: Returns::Body(one::<tokens::Me>()),
+        headers: &["Cache-Control"],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| tokens::list.call(request, api),
+        line: "GET /tokens",
+        id: "listTokens",
+        summary: "List your tokens",
+        description: "Returns your tokens, also revoked and expired ones, ascending by id; never their secrets.",
+        access: Access::Scope(Scope::ManageTokens),
+        success: "Your tokens, ascending by id",
+        returns: Returns::Body(list::<tokens::Token>()),
+        headers: &["Cache-Control"],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| tokens::create.call(request, api),
+        line: "POST /tokens",
+        id: "createToken",
+        summary: "Create a token",
+        description: "Creates a token of your own. Its secret is in the response and is never shown again. It has at most the \
+        scopes of the token that you send, and does not expire later; with a token of the issuer, it expires within 90 \
+        days. From 14 days before its end, a token can be renewed with `renew`; revoke it afterwards.",
+        access: Access::Scope(Scope::ManageTokens),
+        takes: Some(one::<TokenRequest>()),
+        success: "The token with its secret, which is not shown again",
+        returns: Returns::Created(one::<tokens::CreatedToken>()),
+        headers: &["Cache-Control", "Location"],
+        errors: &[40000, 40002, 40003, 40008, 40902, 41500],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| tokens::revoke.call(request, api),
+        line: "DELETE /tokens/{id}",
+        id: "revokeToken",
+        summary: "Revoke a token",
+        description: "Revokes one of your tokens permanently, on every server within 5 seconds. It may be the one that you \
+        send.",
+        access: Access::Scope(Scope::ManageTokens),
+        parameters: &["TokenId"],
+        success: "The token is revoked",
+        errors: &[40005, 40402],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| shares::list.call(request, api),
+        line: "GET /shares",
+        id: "listShares",
+        summary: "List shares",
+        description: "Returns the users that you share your plants with, whether or not they exist, and the owners who share \
+        theirs with you, with at most the 100 newest offers; each in the order of the names.",
+        access: Access::Scope(Scope::ManageShares),
+        success: "Shares that you have granted and received",
+        returns: Returns::Body(one::<shares::Shares>()),
+        headers: &["Cache-Control"],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| shares::grant.call(request, api),
+        line: "PUT /shares/{user}",
+        id: "grantShare",
+        summary: "Share your plants",
+        description: "Offers all your present and future plants to a user, who has access when they accept, or changes the \
+        role. The token that you send needs the scopes that the role allows to use. If there is no user of this name, the \
+        response is the same, and the offer is there when there is one.",
+        access: Access::Scope(Scope::ManageShares),
+        parameters: &["User"],
+        takes: Some(one::<ShareRequest>()),
+        success: "The plants are offered, or shared, with this role",
+        errors: &[40000, 40001, 40002, 40008, 40903, 41500],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| shares::revoke.call(request, api),
+        line: "DELETE /shares/{user}",
+        id: "revokeShare",
+        summary: "Stop sharing your plants",
+        description: "Ends the access of a user to your plants, on every server within 5 seconds.",
+        access: Access::Scope(Scope::ManageShares),
+        parameters: &["User"],
+        success: "The plants are not shared any more",
+        errors: &[40403],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| shares::accept.call(request, api),
+        line: "PUT /shares/received/{owner}",
+        id: "acceptShare",
+        summary: "Accept a share",
+        description: "Accepts the offer of an owner: their plants are in your list from then on, on every server within 5 \
+        seconds.",
+        access: Access::Scope(Scope::ManageShares),
+        parameters: &["SharingOwner"],
+        success: "The share is accepted",
+        errors: &[40403, 40903],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| shares::decline.call(request, api),
+        line: "DELETE /shares/received/{owner}",
+        id: "declineShare",
+        summary: "Decline or leave a share",
+        description: "Declines the offer of an owner, or ends your access to their plants, on every server within 5 seconds. \
+        The owner is not notified.",
+        access: Access::Scope(Scope::ManageShares),
+        parameters: &["SharingOwner"],
+        success: "The share is declined, or ended",
+        errors: &[40403],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| probes::livez.call(request, api),
+        line: "GET /livez",
+        id: "isLive",
+        summary: "Check that the process is alive",
+        description: "Succeeds as long as the process can handle requests.",
+        success: "The process is alive",
+        returns: Returns::Body(inline(|| probes::schema("live"))),
+        headers: &["Cache-Control"],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| probes::readyz.call(request, api),
+        line: "GET /readyz",
+        id: "isReady",
+        summary: "Check that the service is ready for requests",
+        description: "Succeeds if the store responds and the service is not shutting down.",
+        success: "The store responds, and the service is not shutting down",
+        returns: Returns::Body(inline(|| probes::schema("ready"))),
+        headers: &["Cache-Control"],
+        ..DEFAULT
+    },
+    Operation {
+        call: |request, api| openapi_document.call(request, api),
+        line: "GET /openapi.json",
+        id: "getOpenapi",
+        summary: "This document",
+        description: "Describes the API, in OpenAPI 3.1.",
+        parameters: &["If-None-Match"],
+        success: "This document",
+        returns: Returns::Body(inline(|| json!({"type": "object"}))),
+        headers: &["Content-Encoding"],
+        ..DEFAULT
+    },
 ];
 
 /// Labels of the HTML pages and their files. The files of a page share a label.
@@ -317,7 +278,7 @@ fn has_label(path: &str, label: &str) -> bool {
 /// Iterates over the labels of all routes. The label of an operation is its path in the OpenAPI document; one with several methods
 /// occurs as often.
 fn route_labels() -> impl Iterator<Item = &'static str> {
-    OPERATIONS.iter().map(|(_, operation)| operation.path()).chain(PAGES)
+    OPERATIONS.iter().map(Operation::path).chain(PAGES)
 }
 
 /// Returns the labels of all routes; the last is for paths without a route.
@@ -342,7 +303,7 @@ pub(crate) fn is_routine(label: &str) -> bool {
 
 /// Returns the OpenAPI document.
 pub fn openapi() -> Value {
-    openapi::document(OPERATIONS.iter().map(|(_, operation)| operation))
+    openapi::document(&OPERATIONS)
 }
 
 /// `GET /openapi.json`
@@ -362,11 +323,11 @@ pub(crate) fn respond(api: &'static Api, console: bool, sign_in: Option<&SignIn>
 fn call_handler(request: Request, api: &'static Api, files: &'static [PageFile]) -> BoxFuture<'static, Response> {
     let path = request.uri().path();
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
-    let operations = || OPERATIONS.iter().filter(|(_, operation)| has_label(path, operation.path()));
-    if let Some((call, _)) = operations().find(|(_, operation)| operation.method() == method) {
-        return call(request, api);
+    let operations = || OPERATIONS.iter().filter(|operation| has_label(path, operation.path()));
+    if let Some(operation) = operations().find(|operation| operation.method() == method) {
+        return (operation.call)(request, api);
     }
-    let mut methods: Vec<_> = operations().map(|(_, operation)| operation.method()).collect();
+    let mut methods: Vec<_> = operations().map(Operation::method).collect();
     if let Some(file) = files.iter().find(|file| file.path == path) {
         if method == "GET" {
             let serve = async move |_: Public, request: HeaderMap| file.respond(&request).await;
@@ -393,13 +354,6 @@ async fn no_route(_: Caller<NoScopeRequired>, uri: Uri) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn label_of_a_route_is_also_one_of_its_paths() {
-        for label in labels() {
-            assert_eq!(label_of(label), label);
-        }
-    }
 
     #[test]
     fn paths_have_the_label_of_their_route() {

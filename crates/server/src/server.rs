@@ -98,12 +98,8 @@ impl Server {
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let RequestHandler { api, observe, .. } = self.handler;
         observe.requests.write(exposition);
-        api.write_streaming_metrics(exposition);
         observe.connections.write(exposition);
-        api.auth.write_failure_metrics(exposition);
-        api.transport.write_metrics(exposition);
         api.write_metrics(exposition);
-        api.auth.sessions.write_metrics(exposition);
         if let Some(tracer) = &observe.tracer {
             tracer.write_metrics(exposition);
         }

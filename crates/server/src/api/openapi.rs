@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::error::{ApiError, ErrorBody};
 use super::operation::{Access, BodyType, Operation, PLANTS, Returns, SELF_SERVICE, SERVICE, one, reference};
-use crate::options::ApiLimits;
+use crate::options::{ApiLimits, defaults};
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError, TAG_MAX_CHARS};
 use plantstore_model::self_service::TokenRequestError;
 use plantstore_model::token::{Scope, TokenId};
@@ -102,7 +102,7 @@ fn samples() -> impl Iterator<Item = ApiError> {
         ApiError::KeyInFlight,
         ApiError::TooManyTokens,
         ApiError::TooManyGranted,
-        ApiError::BodyTooLarge { limit: ApiLimits::default().max_body_bytes, close: true },
+        ApiError::BodyTooLarge { limit: defaults::<ApiLimits>().max_body_bytes, close: true },
         ApiError::NotJsonType,
         ApiError::KeyReused,
         ApiError::TooManyRequests(1),
@@ -116,7 +116,7 @@ fn samples() -> impl Iterator<Item = ApiError> {
 }
 
 /// Returns the OpenAPI document of these operations.
-pub(crate) fn document<'a>(operations: impl Iterator<Item = &'a Operation>) -> Value {
+pub(crate) fn document(operations: &[Operation]) -> Value {
     let mut paths = Map::new();
     let mut bodies = Vec::new();
     let mut responses = ErrorResponses::new();

@@ -1,10 +1,15 @@
 //! The description of an operation, by which requests are dispatched and from which the OpenAPI document is made.
 
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
+use futures_util::future::BoxFuture;
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
+use super::error::ApiError;
+use super::state::Api;
 use plantstore_model::token::Scope;
 
 /// Groups of operations.
@@ -14,6 +19,8 @@ pub(super) const SERVICE: &str = "service";
 
 /// An operation of the API, as the route table has it.
 pub(crate) struct Operation {
+    /// Calls the handler.
+    pub(crate) call: fn(Request, &'static Api) -> BoxFuture<'static, Response>,
     /// Method and path, separated by a space.
     pub(crate) line: &'static str,
     /// The name of the function in generated clients.
@@ -36,6 +43,7 @@ pub(crate) struct Operation {
 
 /// Fields that most operations leave out.
 pub(crate) const DEFAULT: Operation = Operation {
+    call: |_, _| Box::pin(async { ApiError::NoRoute.into_response() }),
     line: "",
     id: "",
     summary: "",

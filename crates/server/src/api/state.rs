@@ -69,14 +69,13 @@ impl Api {
         error.into()
     }
 
-    pub(crate) fn write_streaming_metrics(&self, exposition: &mut Exposition) {
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        self.transport.write_metrics(exposition);
+        self.auth.write_metrics(exposition);
         exposition
             .gauge("plantstore_lists_streaming", "Lists that are being streamed to clients.")
             .sample(&[], self.lists_streaming.get());
         self.event_streams.write_metrics(exposition);
-    }
-
-    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         self.read_limiter.write_metrics(exposition);
         exposition
             .counter(

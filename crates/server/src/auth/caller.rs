@@ -46,7 +46,7 @@ impl Auth {
         }
     }
 
-    pub(crate) fn write_failure_metrics(&self, exposition: &mut Exposition) {
+    pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         exposition
             .counter("plantstore_auth_failures_total", "Requests with an invalid token.")
             .sample(&[], self.failures.get());
@@ -55,6 +55,7 @@ impl Auth {
             .counter("plantstore_requests_rate_limited_total", "Requests rejected with status 429, by limit.")
             .sample(&[("limit", "auth_failures".into())], self.limited_addresses.get())
             .sample(&[("limit", "user".into())], limited_users);
+        self.sessions.write_metrics(exposition);
     }
 }
 

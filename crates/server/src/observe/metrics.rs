@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode, Version};
 use plantstore_model::user::UserId;
-use plantstore_telemetry::metrics::{Counter, Exemplar, Exposition, Gauge, Histogram, LabelValue, Striped, TIMES};
+use plantstore_telemetry::metrics::{Counter, Exemplar, Exposition, Histogram, LabelValue, Striped, TIMES};
 
 use crate::transport::{CloseReason, ConnectionEvent, Exceeded};
 
@@ -201,8 +201,6 @@ fn labels(
 
 #[derive(Default)]
 pub(crate) struct ConnectionMetrics {
-    open: Gauge,
-    accepted: Counter,
     beyond_total: Counter,
     beyond_address: Counter,
     silent: Counter,
@@ -217,11 +215,6 @@ pub(crate) struct ConnectionMetrics {
 impl ConnectionMetrics {
     pub(crate) fn record(&self, event: ConnectionEvent) {
         match event {
-            ConnectionEvent::Accepted => {
-                self.accepted.count();
-                self.open.add(1);
-            }
-            ConnectionEvent::Closed => self.open.add(-1),
             ConnectionEvent::LimitReached(Exceeded::Total) => self.beyond_total.count(),
             ConnectionEvent::LimitReached(Exceeded::Address) => self.beyond_address.count(),
             ConnectionEvent::HandshakeFailed => self.handshake.count(),
@@ -237,10 +230,6 @@ impl ConnectionMetrics {
     }
 
     pub(crate) fn write(&self, exposition: &mut Exposition) {
-        exposition.gauge("plantstore_http_connections", "Open client connections.").sample(&[], self.open.get());
-        exposition
-            .counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
-            .sample(&[], self.accepted.get());
         let help =
             "Connections rejected because of --max-connections (total) or --max-connections-per-address (address).";
         exposition

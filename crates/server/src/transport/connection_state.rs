@@ -49,17 +49,6 @@ pub(crate) enum CloseReason {
     ProtocolViolation,
 }
 
-impl CloseReason {
-    /// Returns the rejection to send, if the client expects a response.
-    pub(super) fn rejection(self) -> Option<Rejection> {
-        match self {
-            Self::HeadTimeout => Some(Rejection::HeadTimeout),
-            // Hyper has responded to the last two, as far as it does.
-            Self::Idle | Self::Stalled | Self::ProtocolViolation | Self::HeadTooLarge | Self::Malformed => None,
-        }
-    }
-}
-
 impl ConnectionState {
     pub(super) fn new(phase: Phase) -> Self {
         Self(Mutex::new(Inner { phase, close_reason: None, lingers: false, is_open_ended: false }))

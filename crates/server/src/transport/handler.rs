@@ -64,8 +64,6 @@ pub(crate) struct RequestInfo {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ConnectionEvent {
-    Accepted,
-    Closed,
     LimitReached(Exceeded),
     HandshakeFailed,
     /// The server ended the connection.

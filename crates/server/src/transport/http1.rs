@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::connection_state::{CloseReason, ConnectionState, Phase, Rejection};
 use super::handler::{ConnectionEvent, Handler, OpenEnded, Peer, RequestInfo};
 use super::state::{InFlightRequest, ShutdownPhase, Transport};
-use super::stream::{Stream, Timer};
+use super::stream::{Stream, Timer, close, linger, send_last, write_timed_out};
 
 /// Maximum size of the write buffer of a connection in bytes. While it is full, no more of a response is produced.
 const WRITE_BUFFER_MAX: usize = 16 * 1024;
@@ -75,14 +75,16 @@ pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: 
     }
     if let Some(reason) = reason {
         handler.observe(ConnectionEvent::Aborted(reason));
-        match reason.rejection() {
-            Some(rejection) => stream.send_last(&handler.reject(rejection, client, state.since())).await,
-            // The client may still be sending what hyper has rejected.
-            None if matches!(reason, CloseReason::HeadTooLarge | CloseReason::Malformed) => stream.linger().await,
-            None => stream.close().await,
+        match reason {
+            CloseReason::HeadTimeout => {
+                send_last(stream, &handler.reject(Rejection::HeadTimeout, client, state.since())).await;
+            }
+            // Hyper has responded, and the client may still be sending what it has rejected.
+            CloseReason::HeadTooLarge | CloseReason::Malformed => linger(stream).await,
+            CloseReason::Idle | CloseReason::Stalled | CloseReason::ProtocolViolation => close(stream).await,
         }
     } else if state.lingers() {
-        stream.linger().await;
+        linger(stream).await;
     }
 }
 
@@ -120,7 +122,7 @@ fn check_transfer_encoding(headers: &HeaderMap) -> Option<Rejection> {
 
 /// Returns the reason why a connection ended early, if the stream has not recorded one.
 fn early_close_reason(error: &hyper::Error, stream: &Stream) -> Option<CloseReason> {
-    if stream.write_timed_out() {
+    if write_timed_out(stream) {
         return Some(CloseReason::Stalled);
     }
     if error.is_parse_too_large() {

@@ -32,7 +32,7 @@ use self::sending::{StreamLimit, Window, send};
 use super::connection_state::{CloseReason, Rejection};
 use super::handler::{ConnectionEvent, Handler, OpenEnded, Peer, RequestInfo};
 use super::state::{InFlightRequest, ShutdownPhase, Transport};
-use super::stream::{CLOSE_TIMEOUT, Stream};
+use super::stream::{CLOSE_TIMEOUT, Stream, close, linger, write_timed_out};
 use crate::options::TransportLimits;
 
 /// Maximum number of concurrent requests of a connection. Further ones are refused with a code that tells the client to retry.
@@ -92,9 +92,9 @@ pub(super) async fn serve_http2<H: Handler>(stream: Stream, peer: Peer<H>) {
     own_reason.or_else(library_reason).map(end);
     match (stream, ended) {
         // The client got the reason, and may still be sending.
-        (Some(stream), Err(_)) => stream.linger().await,
-        (Some(stream), Ok(())) if matches!(own_reason, Some(CloseReason::ProtocolViolation)) => stream.linger().await,
-        (Some(stream), Ok(())) => stream.close().await,
+        (Some(stream), Err(_)) => linger(stream).await,
+        (Some(stream), Ok(())) if matches!(own_reason, Some(CloseReason::ProtocolViolation)) => linger(stream).await,
+        (Some(stream), Ok(())) => close(stream).await,
         (None, _) => {}
     }
 }
@@ -102,7 +102,7 @@ pub(super) async fn serve_http2<H: Handler>(stream: Stream, peer: Peer<H>) {
 /// Returns the reason for an error if the server ended the connection.
 fn close_reason(error: &h2::Error, stream: Option<&Stream>) -> Option<CloseReason> {
     match error.get_io().map(io::Error::kind) {
-        Some(io::ErrorKind::TimedOut) if stream.is_some_and(Stream::write_timed_out) => Some(CloseReason::Stalled),
+        Some(io::ErrorKind::TimedOut) if stream.is_some_and(write_timed_out) => Some(CloseReason::Stalled),
         Some(io::ErrorKind::TimedOut) => Some(CloseReason::HeadTimeout),
         None if error.is_library() => Some(CloseReason::ProtocolViolation),
         _ => None,

@@ -20,7 +20,7 @@ use super::handler::{ConnectionEvent, Handler, Peer};
 use super::http1::serve_http1;
 use super::http2::serve_http2;
 use super::state::{ClientAddress, Exceeded, ShutdownOutcome, ShutdownPhase, Transport};
-use super::stream::{Socket, Stream};
+use super::stream::{Socket, Stream, send_last};
 use super::tls::{HandshakeError, Tls};
 
 /// Pause after `accept` has failed, mostly for lack of file descriptors.
@@ -137,8 +137,8 @@ fn reject<H: Handler>(
     };
     tokio::spawn(async move {
         let _permit = permit;
-        let stream = Stream::Plain(Socket::new(stream, transport.limits.write_timeout));
-        stream.send_last(&handler.reject(Rejection::Overloaded, client, Instant::now())).await;
+        let stream = Stream::Left(Socket::new(stream, transport.limits.write_timeout));
+        send_last(stream, &handler.reject(Rejection::Overloaded, client, Instant::now())).await;
     });
 }
 
@@ -148,12 +148,11 @@ async fn serve_connection<H: Handler>(stream: TcpStream, tls: Option<Arc<Tls>>, 
     let _ = stream.set_nodelay(true);
     let _ = set_socket_send_buffer_size(&stream, KERNEL_SEND_BUFFER);
     let transport = peer.transport;
-    let _open = OpenConnectionGuard::new(peer.handler);
     let mut socket = Socket::new(stream, transport.limits.write_timeout);
     let negotiated = match tls {
         None => {
             let protocol = detect_protocol(&mut socket, &peer).await;
-            Some((Stream::Plain(socket), protocol))
+            Some((Stream::Left(socket), protocol))
         }
         // Boxed, because a plain connection does not need the memory.
         Some(tls) => Box::pin(handshake(&tls, socket, &peer)).await,
@@ -184,22 +183,6 @@ async fn detect_protocol<H: Handler>(socket: &mut Socket, peer: &Peer<H>) -> Pro
     if socket.speaks_http2() { Protocol::Http2 } else { Protocol::Http1(phase) }
 }
 
-/// Reports a connection as accepted and, when dropped, as closed.
-struct OpenConnectionGuard<H: Handler>(&'static H);
-
-impl<H: Handler> OpenConnectionGuard<H> {
-    fn new(handler: &'static H) -> Self {
-        handler.observe(ConnectionEvent::Accepted);
-        Self(handler)
-    }
-}
-
-impl<H: Handler> Drop for OpenConnectionGuard<H> {
-    fn drop(&mut self) {
-        self.0.observe(ConnectionEvent::Closed);
-    }
-}
-
 /// Performs the TLS handshake, within the time limit for the head of a request.
 async fn handshake<H: Handler>(tls: &Tls, socket: Socket, peer: &Peer<H>) -> Option<(Stream, Protocol)> {
     let Peer { client, transport, handler, ref phase } = *peer;
@@ -214,7 +197,7 @@ async fn handshake<H: Handler>(tls: &Tls, socket: Socket, peer: &Peer<H>) -> Opt
     match accepted.ok()? {
         Ok(accepted) => Some(accepted),
         Err(HandshakeError::NotEncrypted(stream)) => {
-            stream.send_last(&handler.reject(Rejection::NotEncrypted, client, arrived)).await;
+            send_last(stream, &handler.reject(Rejection::NotEncrypted, client, arrived)).await;
             None
         }
         Err(HandshakeError::Gone) => None,

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use plantstore_telemetry::metrics::{Exposition, Gauge, Striped};
+use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Striped};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
 use super::connection_state::ConnectionState;
 use super::trusted_proxies::TrustedProxies;
-use crate::options::TransportLimits;
+use crate::options::{TransportLimits, defaults};
 
 pub(crate) struct Transport {
     pub(super) limits: TransportLimits,
@@ -28,7 +28,7 @@ pub(crate) struct Transport {
 
 impl Transport {
     pub(crate) fn new(limits: TransportLimits, trusted_proxies: TrustedProxies) -> Self {
-        let has_custom_header_limit = limits.max_headers != TransportLimits::default().max_headers;
+        let has_custom_header_limit = limits.max_headers != defaults::<TransportLimits>().max_headers;
         let connections = ConnectionLimit::new(&limits);
         let requests = RequestTracker::default();
         Self { limits, trusted_proxies, connections, requests, has_custom_header_limit, single_requests: false }
@@ -56,6 +56,11 @@ impl Transport {
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
+        let connections = &self.connections;
+        exposition.gauge("plantstore_http_connections", "Open client connections.").sample(&[], connections.count());
+        exposition
+            .counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
+            .sample(&[], connections.accepted.get());
         self.requests.write_metrics(exposition);
     }
 }
@@ -78,6 +83,7 @@ pub(super) struct ConnectionLimit {
     total: usize,
     permits: Semaphore,
     open: AtomicUsize,
+    accepted: Counter,
     by_address: Mutex<HashMap<ClientAddress, usize>>,
 }
 
@@ -91,7 +97,13 @@ pub(crate) enum Exceeded {
 impl ConnectionLimit {
     pub(super) fn new(limits: &TransportLimits) -> Self {
         let total = limits.max_connections;
-        Self { total, permits: Semaphore::new(total), open: AtomicUsize::new(0), by_address: Mutex::default() }
+        Self {
+            total,
+            permits: Semaphore::new(total),
+            open: AtomicUsize::new(0),
+            accepted: Counter::default(),
+            by_address: Mutex::default(),
+        }
     }
 
     /// Counts a connection of this client, which may have `max_connections`, as open until the return value is dropped.
@@ -105,6 +117,7 @@ impl ConnectionLimit {
         }
         *open += 1;
         self.open.fetch_add(1, Ordering::Relaxed);
+        self.accepted.count();
         Ok(ConnectionPermit { limit: self, address, _permit: permit })
     }
 
@@ -266,7 +279,7 @@ mod tests {
 
     #[test]
     fn one_address_may_have_half_of_the_connections_unless_it_is_loopback() {
-        let limits = TransportLimits { max_connections: 5, ..TransportLimits::default() };
+        let limits = TransportLimits { max_connections: 5, ..defaults() };
         let by_default = Transport::new(limits.clone(), TrustedProxies::default());
         let limits = TransportLimits { max_connections_per_address: Some(4), ..limits };
         let configured = Transport::new(limits, TrustedProxies::default());

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 /// Time limit for sending the last response of a connection, and for discarding unread bytes afterwards. If a socket is closed
 /// with unread bytes, TCP resets the connection, and a client that is still sending may lose the response.
@@ -18,84 +20,46 @@ const LINGER_BYTES_MAX: usize = 1 << 20;
 /// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(super) type TlsStream = tokio_rustls::server::TlsStream<Socket>;
+/// A stream, plain or TLS.
+pub(super) type Stream = Either<Socket, Box<TlsStream<Socket>>>;
 
-pub(super) enum Stream {
-    Plain(Socket),
-    Tls(Box<TlsStream>),
+/// Returns true if a write failed because the client read nothing for too long.
+pub(super) fn write_timed_out(stream: &Stream) -> bool {
+    match stream {
+        Stream::Left(socket) => socket.timed_out,
+        Stream::Right(tls) => tls.get_ref().0.timed_out,
+    }
 }
 
-impl Stream {
-    /// Returns true if a write failed because the client read nothing for too long.
-    pub(super) fn write_timed_out(&self) -> bool {
-        match self {
-            Self::Plain(socket) => socket.write_timed_out(),
-            Self::Tls(stream) => stream.get_ref().0.write_timed_out(),
-        }
+/// Sends the last response of a connection, and gives the client time to read it.
+pub(super) async fn send_last(mut stream: Stream, response: &[u8]) {
+    let send = async {
+        stream.write_all(response).await?;
+        stream.shutdown().await
+    };
+    if let Ok(Ok(())) = tokio::time::timeout(CLOSE_TIMEOUT, send).await {
+        linger(stream).await;
     }
+}
 
-    /// Sends the last response of a connection, and gives the client time to read it.
-    pub(super) async fn send_last(mut self, response: &[u8]) {
-        let send = async {
-            self.write_all(response).await?;
-            self.shutdown().await
-        };
-        if let Ok(Ok(())) = tokio::time::timeout(CLOSE_TIMEOUT, send).await {
-            self.linger().await;
-        }
-    }
+/// Closes a connection; over TLS with a close-notify alert.
+pub(super) async fn close(mut stream: Stream) {
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, stream.shutdown()).await;
+}
 
-    /// Closes the connection; over TLS with a close-notify alert.
-    pub(super) async fn close(mut self) {
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, self.shutdown()).await;
-    }
-
-    /// Discards what the client is still sending, up to a time limit.
-    pub(super) async fn linger(mut self) {
-        let discard = async {
-            let mut buffer = vec![0; 16 * 1024];
-            let mut discarded = 0;
-            while let Ok(length @ 1..) = self.read(&mut buffer).await {
-                discarded += length;
-                if discarded > LINGER_BYTES_MAX {
-                    break;
-                }
+/// Discards what the client is still sending, up to a time limit.
+pub(super) async fn linger(mut stream: Stream) {
+    let discard = async {
+        let mut buffer = vec![0; 16 * 1024];
+        let mut discarded = 0;
+        while let Ok(length @ 1..) = stream.read(&mut buffer).await {
+            discarded += length;
+            if discarded > LINGER_BYTES_MAX {
+                break;
             }
-        };
-        let _ = tokio::time::timeout(CLOSE_TIMEOUT, discard).await;
-    }
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(socket) => Pin::new(socket).poll_read(task, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(task, buffer),
         }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Plain(socket) => Pin::new(socket).poll_write(task, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(task, bytes),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(socket) => Pin::new(socket).poll_flush(task),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(task),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Plain(socket) => Pin::new(socket).poll_shutdown(task),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(task),
-        }
-    }
+    };
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, discard).await;
 }
 
 /// A socket on which a write fails if the client reads nothing for too long. The timeout is below TLS, which has a buffer of its
@@ -108,6 +72,7 @@ pub(super) struct Socket {
     writing: Timer,
     /// Time since which no write has succeeded.
     stalled: Option<Instant>,
+    /// A write failed because the client read nothing for too long.
     timed_out: bool,
 }
 
@@ -144,11 +109,6 @@ impl Socket {
         let missing = PREFACE.len() - self.read_ahead.len();
         let read = (&mut self.stream).take(missing as u64).read_buf(&mut self.read_ahead).await;
         matches!(read, Ok(1..))
-    }
-
-    /// Returns true if a write failed because the client read nothing for too long.
-    pub(super) fn write_timed_out(&self) -> bool {
-        self.timed_out
     }
 }
 

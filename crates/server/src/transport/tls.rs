@@ -112,14 +112,14 @@ impl Tls {
     pub(super) async fn accept(&self, socket: Socket) -> Result<(Stream, Protocol), HandshakeError> {
         match socket.first_byte().await {
             Some(HANDSHAKE) => {}
-            Some(_) => return Err(HandshakeError::NotEncrypted(Stream::Plain(socket))),
+            Some(_) => return Err(HandshakeError::NotEncrypted(Stream::Left(socket))),
             None => return Err(HandshakeError::Gone),
         }
         let mut stream = self.acceptor.accept(socket).await.map_err(HandshakeError::Failed)?;
         stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_BUFFER_MAX));
         let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
         let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1(Phase::New(Instant::now())) };
-        Ok((Stream::Tls(Box::new(stream)), protocol))
+        Ok((Stream::Right(Box::new(stream)), protocol))
     }
 }
 

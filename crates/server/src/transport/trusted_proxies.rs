@@ -42,8 +42,8 @@ impl TrustedProxies {
         if !self.contain(peer) {
             return peer;
         }
-        let named_by = |field: HopField| field.hops(headers).map(|hops| self.first_untrusted(peer, hops));
-        match (named_by(HopField::Forwarded), named_by(HopField::XForwardedFor)) {
+        let named_by = |field: &'static HopField| field.hops(headers).map(|hops| self.first_untrusted(peer, hops));
+        match (named_by(&FORWARDED_HOPS), named_by(&X_FORWARDED_FOR_HOPS)) {
             (Some(one), Some(other)) if one != other => peer,
             (Some(client), _) | (None, Some(client)) => client,
             (None, None) => peer,
@@ -104,35 +104,24 @@ enum ProxyNetworkError {
 }
 
 /// A header field with the addresses of hops.
-#[derive(Clone, Copy, Debug)]
-enum HopField {
-    Forwarded,
-    XForwardedFor,
+struct HopField {
+    name: HeaderName,
+    /// Returns the address in an element.
+    address: fn(&str) -> Option<IpAddr>,
 }
+
+static FORWARDED_HOPS: HopField =
+    HopField { name: FORWARDED, address: |element| node_address(for_parameter(element)?) };
+static X_FORWARDED_FOR_HOPS: HopField = HopField { name: X_FORWARDED_FOR, address: node_address };
 
 impl HopField {
     /// Returns the addresses of the field, the last first: `None` for a hop that has no address, or a malformed one. Empty
     /// elements are skipped, and all lines of the field count as one list. Returns `None` if the request does not have the field.
-    fn hops(self, headers: &HeaderMap) -> Option<impl Iterator<Item = Option<IpAddr>>> {
-        let lines = headers.get_all(self.name());
+    fn hops(&'static self, headers: &HeaderMap) -> Option<impl Iterator<Item = Option<IpAddr>>> {
+        let lines = headers.get_all(&self.name);
         lines.iter().next()?;
         let elements = lines.into_iter().rev().flat_map(elements_from_the_right);
-        Some(elements.map(move |element| self.address(element)))
-    }
-
-    fn name(self) -> HeaderName {
-        match self {
-            Self::Forwarded => FORWARDED,
-            Self::XForwardedFor => X_FORWARDED_FOR,
-        }
-    }
-
-    fn address(self, element: &[u8]) -> Option<IpAddr> {
-        let element = std::str::from_utf8(element).ok()?;
-        match self {
-            Self::Forwarded => node_address(for_parameter(element)?),
-            Self::XForwardedFor => node_address(element),
-        }
+        Some(elements.map(|element| (self.address)(std::str::from_utf8(element).ok()?)))
     }
 }
 
@@ -244,10 +233,10 @@ mod tests {
         }
     }
 
-    fn hops(field: HopField, lines: &[&str]) -> Vec<Option<String>> {
+    fn hops(field: &'static HopField, lines: &[&str]) -> Vec<Option<String>> {
         let mut headers = HeaderMap::new();
         for line in lines {
-            headers.append(field.name(), HeaderValue::from_bytes(line.as_bytes()).expect("a field"));
+            headers.append(&field.name, HeaderValue::from_bytes(line.as_bytes()).expect("a field"));
         }
         let hops = field.hops(&headers).expect("the field");
         hops.map(|hop| hop.map(|address| address.to_string())).collect()
@@ -260,11 +249,11 @@ mod tests {
     #[test]
     fn addresses_are_read_from_the_right_over_all_lines() {
         let expected = known(&["192.0.2.3", "192.0.2.2", "192.0.2.1"]);
-        assert_eq!(hops(HopField::XForwardedFor, &["192.0.2.1,192.0.2.2 ,\t192.0.2.3"]), expected);
-        assert_eq!(hops(HopField::XForwardedFor, &["192.0.2.1", "192.0.2.2, , 192.0.2.3,"]), expected);
-        assert_eq!(hops(HopField::Forwarded, &["for=192.0.2.1, For=\"192.0.2.2\"", "FOR=192.0.2.3"]), expected);
-        assert!(HopField::Forwarded.hops(&HeaderMap::new()).is_none());
-        assert_eq!(hops(HopField::XForwardedFor, &[""]), [] as [Option<String>; 0]);
+        assert_eq!(hops(&X_FORWARDED_FOR_HOPS, &["192.0.2.1,192.0.2.2 ,\t192.0.2.3"]), expected);
+        assert_eq!(hops(&X_FORWARDED_FOR_HOPS, &["192.0.2.1", "192.0.2.2, , 192.0.2.3,"]), expected);
+        assert_eq!(hops(&FORWARDED_HOPS, &["for=192.0.2.1, For=\"192.0.2.2\"", "FOR=192.0.2.3"]), expected);
+        assert!(FORWARDED_HOPS.hops(&HeaderMap::new()).is_none());
+        assert_eq!(hops(&X_FORWARDED_FOR_HOPS, &[""]), [] as [Option<String>; 0]);
     }
 
     #[test]
@@ -278,14 +267,14 @@ mod tests {
             ("[2001:DB8:0::1]:443", "2001:db8::1"),
             ("[::ffff:192.0.2.1]", "192.0.2.1"),
         ] {
-            assert_eq!(hops(HopField::XForwardedFor, &[node]), known(&[address]), "{node}");
-            assert_eq!(hops(HopField::Forwarded, &[&format!("for=\"{node}\"")]), known(&[address]), "{node}");
+            assert_eq!(hops(&X_FORWARDED_FOR_HOPS, &[node]), known(&[address]), "{node}");
+            assert_eq!(hops(&FORWARDED_HOPS, &[&format!("for=\"{node}\"")]), known(&[address]), "{node}");
         }
         let without_address = "unknown _hidden 192.0.2 192.0.2.1.5 192.0.2.256 192.0.2.1: 192.0.2.1:x 192.0.2.1:65536 192.0.2.1:+1 \
             192.0.2.1:_ 2001:db8::1:http [192.0.2.1] [2001:db8::1 [2001:db8::1]443 [fe80::1%eth0] localhost für \"";
         for node in without_address.split(' ').chain(["192.0.2.1 192.0.2.2"]) {
-            assert_eq!(hops(HopField::XForwardedFor, &[node]), [None], "{node}");
-            assert_eq!(hops(HopField::Forwarded, &[&format!("for={node}")]), [None], "{node}");
+            assert_eq!(hops(&X_FORWARDED_FOR_HOPS, &[node]), [None], "{node}");
+            assert_eq!(hops(&FORWARDED_HOPS, &[&format!("for={node}")]), [None], "{node}");
         }
     }
 
@@ -297,7 +286,7 @@ mod tests {
             "proto=http; for=192.0.2.1 ;host=\"plants.example;for=x, for=y\"",
             ";for=192.0.2.1;",
         ] {
-            assert_eq!(hops(HopField::Forwarded, &[element]), address, "{element}");
+            assert_eq!(hops(&FORWARDED_HOPS, &[element]), address, "{element}");
         }
         for element in [
             "proto=https",
@@ -310,7 +299,7 @@ mod tests {
             "for=\"192.0.2.\\1\"",
             "192.0.2.1",
         ] {
-            assert_eq!(hops(HopField::Forwarded, &[element]), [None], "{element}");
+            assert_eq!(hops(&FORWARDED_HOPS, &[element]), [None], "{element}");
         }
     }
 
@@ -320,10 +309,10 @@ mod tests {
             ["for=\"", "for=\"x\\", "\"", "for=192.0.2.9;by=\"", "\\", ",,,,", "for=\"a, b\";host=\"", "\u{ff}"]
         {
             for appended in ["for=192.0.2.1", "for=\"192.0.2.1:80\";proto=https", "for=192.0.2.1;host=\"a,b\""] {
-                let hops = hops(HopField::Forwarded, &[&format!("{client}, {appended}")]);
+                let hops = hops(&FORWARDED_HOPS, &[&format!("{client}, {appended}")]);
                 assert_eq!(hops.first(), known(&["192.0.2.1"]).first(), "{client}, {appended}");
             }
-            let hops = hops(HopField::XForwardedFor, &[&format!("{client}, 192.0.2.1")]);
+            let hops = hops(&X_FORWARDED_FOR_HOPS, &[&format!("{client}, 192.0.2.1")]);
             assert_eq!(hops.first(), known(&["192.0.2.1"]).first(), "{client}");
         }
     }
