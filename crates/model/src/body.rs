@@ -6,6 +6,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// Maximum number of unknown keys that an error message names, of those that are repeated and of those that are not allowed.
@@ -136,6 +137,13 @@ impl<'a> JsonObject<'a> {
             _ => Err(BodyError::Fields(errors)),
         }
     }
+}
+
+/// Parses a JSON object without repeated names, which parsers would read in different ways; `None` if it is anything else.
+pub fn unique_members(json: &[u8]) -> Option<BTreeMap<String, Value>> {
+    let Members { values, repeated } = serde_json::from_slice(json).ok()?;
+    let member = |(name, raw): (_, &RawValue)| Some((name, serde_json::from_str(raw.get()).ok()?));
+    if repeated.is_empty() { values.into_iter().map(member).collect() } else { None }
 }
 
 /// Decodes a value that must be a string. `None` for an escape of half a surrogate pair, which is not a character.

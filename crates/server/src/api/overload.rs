@@ -12,7 +12,6 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -89,7 +88,7 @@ pub(super) struct ReadLimiter {
     slots: Semaphore,
     slots_max: usize,
     reserve: Arc<Reserve>,
-    waiting: AtomicUsize,
+    waiting: Semaphore,
     waiting_max: usize,
     timeout: Duration,
     rejected: Counter,
@@ -108,7 +107,7 @@ impl ReadLimiter {
             slots: Semaphore::new(limits.max_concurrent_reads - reserve.places()),
             slots_max: limits.max_concurrent_reads,
             reserve,
-            waiting: AtomicUsize::new(0),
+            waiting: Semaphore::new(limits.max_waiting),
             waiting_max: limits.max_waiting,
             timeout: limits.waiting_timeout,
             rejected: Counter::default(),
@@ -131,7 +130,7 @@ impl ReadLimiter {
 
     /// Waits for a slot, unless too many wait already.
     async fn wait(&self) -> Option<ReadSlot<'_>> {
-        let _place = QueuePlace::take(&self.waiting, self.waiting_max)?;
+        let _place = self.waiting.try_acquire().ok()?;
         let permit = tokio::time::timeout(self.timeout, self.slots.acquire()).await.ok()?.ok()?;
         Some(ReadSlot::Common { _permit: permit })
     }
@@ -144,7 +143,7 @@ impl ReadLimiter {
     pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
         let common_max = self.slots_max - self.reserve.places();
         let in_use = common_max - self.slots.available_permits() + self.reserve.taken();
-        let waiting = self.waiting.load(Ordering::Relaxed).min(self.waiting_max);
+        let waiting = self.waiting_max - self.waiting.available_permits();
         exposition
             .gauge(
                 "plantstore_reads_in_flight",
@@ -155,22 +154,6 @@ impl ReadLimiter {
             .gauge("plantstore_reads_in_flight_limit", "Maximum of plantstore_reads_in_flight (--max-in-flight).")
             .sample(&[], self.slots_max);
         exposition.gauge("plantstore_reads_waiting", "Requests that wait to read the store.").sample(&[], waiting);
-    }
-}
-
-/// A place in the queue, released when dropped, also by a client that disconnects while it waits.
-struct QueuePlace<'a>(&'a AtomicUsize);
-
-impl<'a> QueuePlace<'a> {
-    fn take(taken: &'a AtomicUsize, max: usize) -> Option<Self> {
-        let place = Self(taken);
-        (taken.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
-    }
-}
-
-impl Drop for QueuePlace<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -2,16 +2,14 @@
 //! names and base64url, which tokens and keys (JWK) share.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::Value;
 
 use super::issuer::quoted_json;
+use plantstore_model::body::unique_members;
 use plantstore_model::token::Scopes;
 use plantstore_model::user::UserName;
 
@@ -182,8 +180,8 @@ struct UniqueNamesObject(BTreeMap<String, Value>);
 
 impl UniqueNamesObject {
     fn decode(text: &str) -> Result<Self, TokenError> {
-        let json = decode(text).ok_or(TokenError::Malformed)?;
-        serde_json::from_slice(&json).map_err(|_| TokenError::Malformed)
+        let members = decode(text).and_then(|json| unique_members(&json));
+        members.map(Self).ok_or(TokenError::Malformed)
     }
 
     fn get(&self, name: &str) -> Option<&Value> {
@@ -197,32 +195,5 @@ impl UniqueNamesObject {
     fn seconds(&self, name: &'static str) -> Result<Option<f64>, TokenError> {
         let seconds = |value: &Value| value.as_f64().ok_or(TokenError::Time(name));
         self.get(name).map(seconds).transpose()
-    }
-}
-
-impl<'de> Deserialize<'de> for UniqueNamesObject {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectVisitor;
-
-        impl<'de> Visitor<'de> for ObjectVisitor {
-            type Value = UniqueNamesObject;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<UniqueNamesObject, A::Error> {
-                let mut members = BTreeMap::new();
-                while let Some((name, value)) = object.next_entry::<String, Value>()? {
-                    match members.entry(name) {
-                        Entry::Vacant(vacant) => vacant.insert(value),
-                        Entry::Occupied(_) => return Err(A::Error::custom("a name is repeated")),
-                    };
-                }
-                Ok(UniqueNamesObject(members))
-            }
-        }
-
-        deserializer.deserialize_map(ObjectVisitor)
     }
 }
