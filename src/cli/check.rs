@@ -104,14 +104,9 @@ fn is_kept(verdict: &Verdict) -> bool {
 }
 
 fn summarize(findings: &[Finding]) -> String {
-    let count = |is: fn(&Verdict) -> bool| findings.iter().filter(|finding| is(&finding.verdict)).count();
-    format!(
-        "{} hold, {} fail, {} not applicable, {} untried",
-        count(|verdict| matches!(verdict, Verdict::Holds)),
-        count(|verdict| matches!(verdict, Verdict::Fails(_))),
-        count(|verdict| matches!(verdict, Verdict::NotApplicable(_))),
-        count(|verdict| matches!(verdict, Verdict::Untried(_)))
-    )
+    let count = |kind: &str| findings.iter().filter(|finding| word(&finding.verdict) == kind).count();
+    let [hold, fail, not_applicable, untried] = ["holds", "fails", "not applicable", "untried"].map(count);
+    format!("{hold} hold, {fail} fail, {not_applicable} not applicable, {untried} untried")
 }
 
 fn word(verdict: &Verdict) -> &'static str {

@@ -169,7 +169,19 @@ impl ListTokens {
             self.list.store.with(SchemaChange::None, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
         let now = Timestamp::now();
         if self.list.json {
-            return print_json(&tokens.iter().map(|token| JsonToken::new(token, now)).collect::<Vec<_>>());
+            let shown = tokens.iter().map(|token| JsonToken {
+                id: token.id,
+                user: &token.user,
+                label: &token.attributes.label,
+                scopes: token.attributes.scopes,
+                created: token.attributes.created,
+                expires: token.attributes.expires,
+                revoked: token.revoked,
+                last_used: token.last_used.map(format_date),
+                state: token.state(now),
+                created_by: token.attributes.creator.to_string(),
+            });
+            return print_json(&shown.collect::<Vec<_>>());
         }
         let rows: Vec<_> = tokens
             .iter()
@@ -247,21 +259,4 @@ struct JsonToken<'a> {
     last_used: Option<String>,
     state: TokenState,
     created_by: String,
-}
-
-impl<'a> JsonToken<'a> {
-    fn new(token: &'a StoredToken, now: Timestamp) -> Self {
-        Self {
-            id: token.id,
-            user: &token.user,
-            label: &token.attributes.label,
-            scopes: token.attributes.scopes,
-            created: token.attributes.created,
-            expires: token.attributes.expires,
-            revoked: token.revoked,
-            last_used: token.last_used.map(format_date),
-            state: token.state(now),
-            created_by: token.attributes.creator.to_string(),
-        }
-    }
 }
