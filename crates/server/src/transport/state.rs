@@ -61,7 +61,18 @@ impl Transport {
         exposition
             .counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
             .sample(&[], connections.accepted.get());
-        self.requests.write_metrics(exposition);
+        exposition
+            .gauge("plantstore_http_requests_in_flight", "Requests in flight: received, and not yet answered in full.")
+            .sample(&[], self.requests.count());
+        exposition
+            .gauge(
+                "plantstore_http2_streams_blocked",
+                "HTTP/2 responses that wait for the client's flow-control window.",
+            )
+            .sample(&[], self.requests.blocked.get());
+        exposition
+            .gauge("plantstore_draining", "1 while the server shuts down, otherwise 0.")
+            .sample(&[], u8::from(self.is_draining()));
     }
 }
 
@@ -185,21 +196,6 @@ impl RequestTracker {
         // instant without requests.
         let ended = sum(&self.ended);
         sum(&self.begun) - ended
-    }
-
-    pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
-        exposition
-            .gauge("plantstore_http_requests_in_flight", "Requests in flight: received, and not yet answered in full.")
-            .sample(&[], self.count());
-        exposition
-            .gauge(
-                "plantstore_http2_streams_blocked",
-                "HTTP/2 responses that wait for the client's flow-control window.",
-            )
-            .sample(&[], self.blocked.get());
-        exposition
-            .gauge("plantstore_draining", "1 while the server shuts down, otherwise 0.")
-            .sample(&[], u8::from(self.is_draining()));
     }
 
     /// Resolves when no request is in flight.

@@ -61,18 +61,6 @@ fn without_reading(
     Ok(list.map(CachedList::respond))
 }
 
-/// The way in which a list that was read is sent.
-enum Delivery {
-    /// In one piece, which later responses share.
-    Cached,
-    /// In one piece, in a buffer of the connection.
-    Whole(BufferPermit),
-    /// In chunks, of which the first is in a buffer of the connection.
-    Streamed(BufferPermit),
-    /// In chunks, all of which are read when the client is ready to receive them, because the connection has no free buffer.
-    StreamedLater,
-}
-
 /// Reads a list from the store, and sends it in the way that its size and the free memory allow.
 async fn read(
     api: &'static Api,
@@ -113,39 +101,32 @@ async fn read(
 
     let is_whole = !more || chunk.count >= limit;
     let size = chunk.bytes.len();
-    let delivery = if is_whole && api.lists.has_room_for(size) {
-        Delivery::Cached
-    } else if is_whole && size <= SMALL_CHUNK_BYTES {
-        Delivery::Whole(BufferPermit::default())
-    } else {
-        match query.buffers.try_take() {
-            Some(permit) if is_whole => Delivery::Whole(permit),
-            Some(permit) => Delivery::Streamed(permit),
-            None => Delivery::StreamedLater,
-        }
-    };
-
     let entity_tag = readable.tag(&listed.versions);
     let next = chunk.last.filter(|_| is_whole && more).and_then(|last| query.parameters.next(&readable, last));
-    match delivery {
-        Delivery::Cached => {
-            let state = readable.state(&listed.versions);
-            let list = CachedList { state, body: api.lists.share(chunk.finish()), next, tag: entity_tag.header() };
-            api.lists.insert(readable.list_id(), query.parameters, &list);
-            Ok(list.respond())
-        }
-        Delivery::Whole(permit) => Ok(response::plants(permit.hold(chunk.finish()), next, entity_tag.header())),
-        Delivery::Streamed(permit) => {
+    if is_whole && api.lists.has_room_for(size) {
+        // In one piece, which later responses share.
+        let state = readable.state(&listed.versions);
+        let list = CachedList { state, body: api.lists.share(chunk.finish()), next, tag: entity_tag.header() };
+        api.lists.insert(readable.list_id(), query.parameters, &list);
+        return Ok(list.respond());
+    }
+    let is_small = is_whole && size <= SMALL_CHUNK_BYTES;
+    let permit = if is_small { Some(BufferPermit::default()) } else { query.buffers.try_take() };
+    let density = chunk.density();
+    match permit {
+        // In one piece, in a buffer of the connection.
+        Some(permit) if is_whole => Ok(response::plants(permit.hold(chunk.finish()), next, entity_tag.header())),
+        // In chunks, of which the first is in a buffer of the connection.
+        Some(permit) => {
             let mut coding = Coding::negotiated(is_compressed);
-            let density = chunk.density();
             let count = chunk.count;
             let first = coding.encode(chunk.bytes, false).map_err(|error| ApiError::Internal(error.to_string()))?;
             let list = StreamedList::new(api, readable, query, listed.versions, density, coding);
             list.after(permit.hold(first), count, ranges).respond(entity_tag).await
         }
-        Delivery::StreamedLater => {
+        // In chunks, all of which are read when the client is ready to receive them, because the connection has no free buffer.
+        None => {
             let coding = if is_whole { Coding::NotNegotiated } else { Coding::negotiated(is_compressed) };
-            let density = chunk.density();
             StreamedList::new(api, readable, query, listed.versions, density, coding).respond(entity_tag).await
         }
     }
