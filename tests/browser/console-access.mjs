@@ -48,7 +48,7 @@ async function tokens(browser) {
   await entry(page, "full").getByText(/^Created /).waitFor();
   await inspect(page, "tokens");
 
-  const secret = await createToken(page, "watering script", { without: ["Add plants", "Delete plants"], expiry: "7" });
+  const secret = await createToken(page, "watering script", { without: ["Add and edit plants", "Delete plants"], expiry: "7" });
   await inspect(page, "secret");
   // The only copy survives a press of Escape and of Back.
   await page.keyboard.press("Escape");
@@ -73,7 +73,7 @@ async function tokens(browser) {
   // A form that is filled in wrongly says so, and does nothing.
   await page.getByRole("button", { name: "New token" }).click();
   const form = page.getByRole("dialog", { name: "New token" });
-  for (const scope of ["See plants", "Add plants", "Delete plants"]) await form.getByLabel(scope).uncheck();
+  for (const scope of ["See plants", "Add and edit plants", "Delete plants"]) await form.getByLabel(scope).uncheck();
   await form.getByRole("button", { name: "Create token" }).click();
   await form.getByText("Choose at least one thing that the token may do.").waitFor();
   await inspect(page, "token-form");
@@ -155,7 +155,7 @@ async function shares(browser) {
   await api("PUT", "/shares/received/ada", BOB_FULL);
   await until("the share", async () => (await stored(BOB)).includes("Ivy"));
   await share("bob", "editor");
-  await entry(page, "bob").getByText("bob can see, add and delete your plants").waitFor();
+  await entry(page, "bob").getByText("bob can see, add, edit and delete your plants").waitFor();
   await share("a user who does not exist yet".replaceAll(" ", "-"), "reader");
   await entry(page, "a-user-who-does-not-exist-yet").waitFor();
   await ask("share of bob");
@@ -288,7 +288,7 @@ async function forbidden(browser) {
   await openAccess(small);
   await small.getByRole("button", { name: "New token" }).click();
   const form = small.getByRole("dialog", { name: "New token" });
-  assert.equal(await form.getByLabel("Add plants").isDisabled(), true);
+  assert.equal(await form.getByLabel("Add and edit plants").isDisabled(), true);
   await form.getByText("Your own token cannot do the rest").waitFor();
   const offered = await form.getByLabel("It works for").locator("option").allTextContents();
   assert.equal(offered.length, 2, offered.join(", "));
@@ -332,18 +332,34 @@ async function drafts(browser) {
   await shown(adding, "Monstera").waitFor();
   adding.check();
 
+  const editing = await ends(async (page) => {
+    await page.getByRole("button", { name: "Ivy", exact: true }).focus();
+    await page.keyboard.press("e");
+    await page.getByRole("dialog").getByLabel("Name").fill("English ivy");
+    return () => page.getByRole("dialog").getByRole("button", { name: "Save", exact: true }).click();
+  });
+  await signIn(editing, FULL);
+  const edited = editing.getByRole("dialog", { name: "Edit the plant" });
+  await edited.waitFor();
+  assert.equal(await edited.getByLabel("Name").inputValue(), "English ivy");
+  assert.equal(await edited.getByLabel("Tag").inputValue(), "wall");
+  await edited.getByRole("button", { name: "Save", exact: true }).click();
+  await shown(editing, "English ivy").waitFor();
+  await call("PUT", "/plants/1", { body: '{"name":"Ivy","tag":"wall"}' });
+  editing.check();
+
   const making = await ends(async (page) => {
     await openAccess(page);
     await page.getByRole("button", { name: "New token" }).click();
     await page.getByRole("dialog").getByLabel("Label").fill("watering script");
-    await page.getByRole("dialog").getByLabel("Add plants").uncheck();
+    await page.getByRole("dialog").getByLabel("Add and edit plants").uncheck();
     return () => page.getByRole("button", { name: "Create token" }).click();
   });
   await signIn(making, FULL);
   const dialog = making.getByRole("dialog", { name: "New token" });
   await dialog.waitFor();
   assert.equal(await dialog.getByLabel("Label").inputValue(), "watering script");
-  assert.equal(await dialog.getByLabel("Add plants").isChecked(), false);
+  assert.equal(await dialog.getByLabel("Add and edit plants").isChecked(), false);
   assert.equal(await dialog.getByLabel("See plants").isChecked(), true);
   making.check();
 

@@ -117,7 +117,7 @@ async function help(browser) {
     const keys = page.getByRole("dialog", { name: "Keyboard shortcuts" });
     await keys.waitFor();
     const listed = await keys.locator("kbd").allTextContents();
-    for (const key of ["/", "n", "←", "Home", "End", "Enter", "Delete", "Ctrl", "Z", "Escape", "?"]) assert.ok(listed.includes(key), key);
+    for (const key of ["/", "n", "←", "Home", "End", "Enter", "e", "Delete", "x", "Shift", "Ctrl", "A", "Z", "Escape", "?"]) assert.ok(listed.includes(key), key);
     await checkAccessibility(page, "the keys");
     await picture(page, "keys");
     await page.keyboard.press("Escape");

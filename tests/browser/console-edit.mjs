@@ -163,8 +163,12 @@ async function allowed(browser) {
   });
   await edit(page, "Ivy");
   await form(page).getByLabel("Name").fill("English ivy");
-  await save(page);
-  await until("ada's plant to be edited", async () => (await stored()).includes("English ivy"));
+  // The server learns of the role within 5 s.
+  page.tolerate(/status of 403/);
+  await until("ada's plant to be edited", async () => {
+    if (await form(page).getByRole("button", { name: "Save", exact: true }).isVisible()) await save(page).catch(() => {});
+    return (await stored()).includes("English ivy");
+  });
   page.check();
 }
 

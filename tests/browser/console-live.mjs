@@ -42,7 +42,7 @@ async function appearing(browser) {
   page.check();
 }
 
-/// What the user reads, has selected or types is not moved or replaced.
+/// A list that is read, a selection and typed text are not moved or replaced.
 async function undisturbed(browser) {
   for (let id = 100; id < 200; id += 1) await plant(id, `Plant ${id}`, "garden");
   const page = await signedIn(browser);
@@ -67,7 +67,7 @@ async function undisturbed(browser) {
   await search.fill("Plant 19");
   await search.press("ArrowLeft");
   await plant(1_190, "Plant 190 b", "");
-  await page.getByText("11 of 101 plants", { exact: true }).waitFor();
+  await page.getByText("12 of 101 plants", { exact: true }).waitFor();
   await search.press("1");
   assert.equal(await search.inputValue(), "Plant 119");
   await search.fill("");

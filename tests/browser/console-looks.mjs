@@ -42,6 +42,13 @@ async function states(browser, name, options) {
   await page.keyboard.press("Escape");
   await page.getByRole("button", { name: "Monstera deliciosa", exact: true }).click();
   await inspect(page, `${name}-6-plant`);
+  await page.getByRole("dialog").getByRole("button", { name: "Edit" }).click();
+  await page.getByRole("dialog", { name: "Edit the plant" }).waitFor();
+  await inspect(page, `${name}-6-edit`);
+  await page.keyboard.press("Escape");
+  await page.getByRole("button", { name: "Select several" }).click();
+  await shown(page, "Snake plant").click();
+  await inspect(page, `${name}-6-selection`);
   await page.keyboard.press("Escape");
   await page.getByRole("button", { name: "Delete Snake plant" }).click();
   await toast(page, "“Snake plant” deleted.").waitFor();
@@ -97,7 +104,7 @@ async function others(browser) {
   narrow.check();
 
   const rejected = await signedIn(browser, { token: READS_ONLY });
-  await rejected.getByText("This token can neither add nor delete plants.").waitFor();
+  await rejected.getByText("This token cannot add, edit or delete plants.").waitFor();
   await inspect(rejected, "read-only");
   await rejected.keyboard.press("?");
   await rejected.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();

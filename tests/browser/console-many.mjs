@@ -138,7 +138,23 @@ main(() =>
     assert.deepEqual(await page.locator("[data-key] .name").allTextContents(), ["One too many"]);
     await page.reload();
     await page.getByText("1 of 50,001 plants", { exact: true }).waitFor();
+    // So is a tag. A filter that the server has searched leaves nothing unsearched, also after a reload.
     await search.fill("");
+    await until("the address without the search", () => new URL(page.url()).hash === "");
+    await page.reload();
+    await page.getByText("50,000 plants. 1 more is not shown and not searched.", { exact: true }).waitFor();
+    await chip("hundredth 49").click();
+    await page.getByText("49 of 50,001 plants", { exact: true }).waitFor();
+    await chip("hundredth 49").click();
+    await search.fill("rare");
+    await chip("All plants with the tag “rare”").click();
+    await page.getByText("1 of 50,001 plants", { exact: true }).waitFor();
+    assert.deepEqual(await page.locator("[data-key] .name").allTextContents(), ["One too many"]);
+    await until("the address with the tag", () => new URL(page.url()).hash === "#tag=rare");
+    await page.reload();
+    await page.getByText("1 of 50,001 plants", { exact: true }).waitFor();
+    await chip("rare 1").click();
+    await page.getByText("50,001 plants", { exact: true }).waitFor();
     await page.getByRole("button", { name: "Refresh" }).click();
     await toast(page, "No plant has changed.").waitFor();
     await page.getByText("50,001 plants", { exact: true }).waitFor();

@@ -113,7 +113,7 @@ async function rejected(browser) {
   assert.equal(await addButton(reading).count(), 0);
   await reading.keyboard.press("n");
   assert.equal(await form(reading).isVisible(), false);
-  await reading.getByText("This token can neither add nor delete plants.", { exact: true }).waitFor();
+  await reading.getByText("This token cannot add, edit or delete plants.", { exact: true }).waitFor();
   assert.equal(await reading.getByRole("button", { name: /^Delete/ }).count(), 0);
   await checkAccessibility(reading, "a page for reading");
   await picture(reading, "reading");

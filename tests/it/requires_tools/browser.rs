@@ -90,7 +90,8 @@ fn the_console_shows_thousands_of_plants() {
             "WITH RECURSIVE more (id) AS (SELECT 5001 UNION ALL SELECT id + 1 FROM more WHERE id < 50002)
              INSERT INTO plants (user_id, plant_id, name, version) SELECT user_id, id, 'Another', 0 FROM users, more;",
         );
-        ada.plant(50_003, "One too many");
+        let body = serde_json::json!({ "id": 50_003, "name": "One too many", "tag": "rare" });
+        assert_eq!(ada.post(body.to_string()).status, 200);
         "grown".to_owned()
     });
 }
@@ -161,6 +162,56 @@ fn console_shows_only_its_own_text_and_loads_in_a_handful_of_requests() {
 #[test]
 fn every_deletion_in_the_console_can_be_undone_for_10_seconds() {
     run_part("console-undo", "all");
+}
+
+#[test]
+fn console_user_edits_a_plant_and_undoes_it() {
+    run_part("console-edit", "editing");
+}
+
+#[test]
+fn edit_in_the_console_is_sent_again_with_its_key_and_stored_once() {
+    run_part("console-edit", "safety");
+}
+
+#[test]
+fn console_offers_to_edit_only_what_the_token_and_role_allow() {
+    run_part("console-edit", "allowed");
+}
+
+#[test]
+fn changes_of_other_clients_appear_in_the_console_by_themselves() {
+    run_part("console-live", "appearing");
+}
+
+#[test]
+fn live_updates_of_the_console_do_not_move_what_the_user_reads_or_types() {
+    run_part("console-live", "undisturbed");
+}
+
+#[test]
+fn undo_in_the_console_respects_changes_of_other_clients() {
+    run_part("console-live", "undoing");
+}
+
+#[test]
+fn console_works_without_the_stream_of_events_and_opens_it_again() {
+    run_part("console-live", "away");
+}
+
+#[test]
+fn console_user_selects_several_plants_and_deletes_them_with_one_undo() {
+    run_part("console-select", "pointer");
+}
+
+#[test]
+fn console_user_selects_several_plants_with_the_keyboard() {
+    run_part("console-select", "keyboard");
+}
+
+#[test]
+fn console_user_selects_several_plants_on_a_phone() {
+    run_part("console-select", "phone");
 }
 
 #[test]

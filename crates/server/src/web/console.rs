@@ -38,10 +38,10 @@ macro_rules! modules {
 }
 
 /// The modules of the console. Each imports only from those before it, and from the settings.
-const MODULES: [&str; 26] = modules![
+const MODULES: [&str; 27] = modules![
     "dom.js" "text.js" "storage.js" "json.js" "rules.js" "scopes.js" "token.js" "drawing.js" "garden.js" "rest.js"
     "api.js" "events.js" "permissions.js" "drafts.js" "oidc.js" "dialogs.js" "toasts.js" "address.js" "controls.js"
-    "selection.js" "list.js" "overview.js" "access-dialogs.js" "access.js" "sign-in.js" "app.js"
+    "selection.js" "list.js" "overview.js" "writes.js" "access-dialogs.js" "access.js" "sign-in.js" "app.js"
 ];
 
 /// Settings of the console's sign-in with OpenID Connect: the client that it is at the issuer, public, so it has no secret.

@@ -4,7 +4,7 @@ import { AccessPage } from "./access.js";
 import { Address } from "./address.js";
 import { Api } from "./api.js";
 import { focusContent, listen, showPage, showSelection } from "./controls.js";
-import { KeysDialog, PlantDialog, PlantForm, newKey } from "./dialogs.js";
+import { KeysDialog, PlantDialog } from "./dialogs.js";
 import { byId } from "./dom.js";
 import { forgetDraft, restoreDraft, storeDraft, takeDraft } from "./drafts.js";
 import { Events } from "./events.js";
@@ -16,8 +16,9 @@ import { Permissions } from "./permissions.js";
 import { Rest } from "./rest.js";
 import { SignIn } from "./sign-in.js";
 import { load, store } from "./storage.js";
-import { called, count, timeUntil } from "./text.js";
+import { timeUntil } from "./text.js";
 import { Toasts } from "./toasts.js";
+import { Writes } from "./writes.js";
 
 /// Maximum number of plants that are loaded; for a longer list, the page says so.
 const LOADED_MAX = 50_000;
@@ -26,10 +27,6 @@ const STALE_AFTER = 15_000;
 /// Share of the time in which the list is read because other clients have changed it, and the longest pause in milliseconds.
 const LIVE_SHARE = 0.1;
 const LIVE_PAUSE_MAX = 60_000;
-/// Deletions that are in flight at a time.
-const CONCURRENT_DELETIONS = 6;
-/// Deletions that a browser sends after the page is closed.
-const SENT_AFTER_CLOSE = 200;
 const VIEW_KEY = "plantstore-view";
 
 class Console {
@@ -53,10 +50,6 @@ class Console {
   #rest = new Rest();
   /// The failure of reading the list.
   #failure = null;
-  /// Deletions that can still be undone or have no response yet, by the plant's key.
-  #pendingDeletions = new Map();
-  /// Resolves when all changes that were undone are stored.
-  #undoing = Promise.resolve();
   #filter = { query: "", tag: null, owner: null, sort: "id" };
   #view = "cards";
   /// The page that is shown, `plants` or `access`.
@@ -69,27 +62,22 @@ class Console {
   #signIn = new SignIn((token) => this.#useToken(token));
   #overview = new Overview({
     onFilter: (change) => this.#changeFilter(change),
-    actions: { add: () => this.#openAdd(), clear: () => this.#showAll(), again: () => this.#enter(), leave: () => this.#signOut() },
+    actions: { add: () => this.#writes.openAdd(), clear: () => this.#showAll(), again: () => this.#enter(), leave: () => this.#signOut() },
   });
   #events = new Events((etag) => this.#onEtag(etag));
   #list = new PlantList(byId("plants"), {
     onOpen: (plant) => this.#plantDialog.open(plant),
-    onEdit: (plant) => this.#openEdit(plant),
-    onDelete: (plants) => this.#delete(plants),
+    onEdit: (plant) => this.#writes.openEdit(plant),
+    onDelete: (plants) => this.#writes.delete(plants),
     onSelect: ({ isOn, size }) => showSelection(isOn, size),
   });
   #toasts = new Toasts(byId("toasts"), () => focusContent());
-  #form = new PlantForm({
-    open: (dialog) => this.#address.open(dialog),
-    onSubmit: (plant, key, options) => this.#save(plant, key, options),
-    onFailedUnseen: (plant, failure, done) => this.#showFailedSave(plant, failure, done),
-    onTryNow: () => this.#api.tryNow(),
-  });
   #plantDialog = new PlantDialog(this.#permissions, {
     open: (dialog) => this.#address.open(dialog),
-    onEdit: (plant) => this.#openEdit(plant),
-    onDelete: (plant) => this.#delete([plant]),
+    onEdit: (plant) => this.#writes.openEdit(plant),
+    onDelete: (plant) => this.#writes.delete([plant]),
   });
+  #writes = new Writes(this.#permissions, { list: this.#list, toasts: this.#toasts, page: this.#pageOfWrites() });
   #keysDialog = new KeysDialog((dialog) => this.#address.open(dialog));
   #access = new AccessPage(this.#permissions, {
     open: (dialog) => this.#address.open(dialog),
@@ -116,7 +104,7 @@ class Console {
 
   #listen() {
     listen({
-      add: () => this.#openAdd(),
+      add: () => this.#writes.openAdd(),
       refresh: () => this.#refresh(),
       keys: () => this.#keysDialog.open(),
       signOut: () => this.#signOut(),
@@ -130,13 +118,36 @@ class Console {
       return: () => this.#onReturn(),
       select: () => (this.#list.selection.isOn ? this.#list.selection.end() : this.#list.selection.begin()),
       selectAll: () => this.#list.selectAll(),
-      deleteSelected: () => this.#delete(this.#list.selected),
+      deleteSelected: () => this.#writes.delete(this.#list.selected),
       // A closed tab cannot undo any more. A tab that is restored reads the results of its deletions.
-      leave: () => this.#sendDeletions(),
+      leave: () => this.#writes.sendDeletions(),
       restore: () => this.#api && this.#resume(),
-      isBusy: () => this.#pendingDeletions.size > SENT_AFTER_CLOSE,
+      isBusy: () => this.#writes.isBusy,
       canAdd: () => this.#permissions.canAdd,
     });
+  }
+
+  /// Returns what the writes need of this page.
+  #pageOfWrites() {
+    const console = this;
+    return {
+      get api() {
+        return console.#api;
+      },
+      get garden() {
+        return console.#garden;
+      },
+      get filter() {
+        return console.#filter;
+      },
+      open: (dialog) => this.#address.open(dialog),
+      render: () => this.#render(),
+      onWrite: () => {
+        this.#isOutdated ||= this.#reader !== null;
+        this.#failure = null;
+      },
+      isRejected: (failure) => this.#isRejected(failure),
+    };
   }
 
   // Signing in and out
@@ -176,14 +187,14 @@ class Console {
     if (!draft) return;
     const [edited] = draft.fields.filter(([name]) => name === "edited").map(([, key]) => this.#garden.get(key));
     if (draft.form !== "add-form") this.#access.openForm(draft.form);
-    else if (edited) this.#openEdit(edited);
-    else this.#openAdd();
+    else if (edited) this.#writes.openEdit(edited);
+    else this.#writes.openAdd();
     restoreDraft(draft);
   }
 
   /// Signs out: sends the deletions that could still be undone, and clears all state.
   #signOut(reason = "") {
-    this.#sendDeletions();
+    this.#writes.sendDeletions();
     this.#clearState();
     forgetDraft();
     this.#navigate({ page: "plants", filter: { query: "", tag: null, owner: null } });
@@ -203,7 +214,7 @@ class Console {
   }
 
   #clearState() {
-    this.#pendingDeletions.clear();
+    this.#writes.clear();
     this.#toasts.clear();
     this.#events.forget();
     clearTimeout(this.#liveTimer);
@@ -279,14 +290,9 @@ class Console {
   #replace(garden, { etag, rest, isComplete }) {
     [this.#garden, this.#etag, this.#rest] = [garden, etag, rest];
     // The server still has the plants whose deletion can be undone.
-    for (const deletion of this.#pendingDeletions.values()) {
-      const { key } = deletion.plant;
-      deletion.isGone = isComplete && !garden.get(key);
-      deletion.plant = garden.get(key) ?? deletion.plant;
-      garden.remove(key);
-    }
+    this.#writes.hideDeleted(garden, isComplete);
     this.#show();
-    for (const dialog of [this.#plantDialog, this.#form]) dialog.showCurrent((key) => garden.get(key));
+    for (const dialog of [this.#plantDialog, this.#writes.form]) dialog.showCurrent((key) => garden.get(key));
   }
 
   /// Counts the plants that are not loaded: those from this page of the list on, except the number that is `loaded`.
@@ -305,7 +311,7 @@ class Console {
     const [api, rest] = [this.#api, this.#rest];
     rest.findSoon(api, this.#filter, this.#searchedOwners(), (plants) => {
       if (api !== this.#api || rest !== this.#rest) return;
-      const found = plants.filter(({ key }) => !this.#garden.get(key) && !this.#pendingDeletions.has(key));
+      const found = plants.filter(({ key }) => !this.#garden.get(key) && !this.#writes.isDeleting(key));
       this.#garden.add(...found);
       rest.take(found.length);
       this.#render();
@@ -408,197 +414,8 @@ class Console {
   /// Continues in a page that is restored from the browser's cache. Its deletions were sent when it was left.
   async #resume() {
     this.#toasts.endAll();
-    await Promise.all([...this.#pendingDeletions.values()].map(({ done }) => done));
+    await this.#writes.settled();
     await this.#refresh();
-  }
-
-  // Writing
-
-  #openEdit(plant) {
-    const edited = this.#garden.get(plant.key);
-    if (edited && this.#permissions.canEdit(edited)) this.#form.edit(edited, this.#knownTags());
-  }
-
-  #knownTags() {
-    return this.#garden.tags().map(([tag]) => tag).filter(Boolean);
-  }
-
-  #openAdd() {
-    const leaving = [...this.#pendingDeletions.values()].map(({ plant }) => plant);
-    const { user } = this.#permissions;
-    this.#form.add({
-      freeId: (owner = user) => this.#garden.freeId(owner, leaving),
-      tag: this.#filter.tag,
-      tags: this.#knownTags(),
-      owners: this.#permissions.otherOwners(this.#garden).map((name) => ({ name, isReadOnly: !this.#permissions.canChange(name) })),
-      owner: this.#filter.owner,
-    });
-  }
-
-  /// Stores a new plant, or another name and tag of one that exists.
-  async #save(plant, key, { isEdit, close }) {
-    const api = this.#api;
-    try {
-      await (isEdit ? api.replace(plant, key) : api.create(plant, key));
-    } catch (failure) {
-      if (api === this.#api) this.#onWriteFailure(failure, plant);
-      throw failure;
-    }
-    // Signed out meanwhile.
-    if (api !== this.#api) return;
-    const stored = plantOf({ ...plant, owner: plant.owner ?? this.#permissions.user });
-    const before = this.#garden.get(stored.key);
-    this.#put(stored);
-    this.#failure = null;
-    close();
-    this.#render();
-    if (isEdit) this.#showChange(stored, before);
-    else this.#showAddition(stored, plant.owner);
-  }
-
-  /// Puts a plant that is stored on the server into the list.
-  #put(plant) {
-    this.#garden.add(plant);
-    this.#isOutdated ||= this.#reader !== null;
-  }
-
-  #showAddition(plant, owner) {
-    const whose = owner === undefined ? "" : ` to ${owner}’s plants`;
-    const text = `${called(plant)} added${whose}.${this.#focusOn(plant)}`;
-    if (this.#permissions.canDelete(plant)) this.#toasts.offerUndo("added", { text, onUndo: () => this.#undoAddition(plant) });
-    else this.#toasts.show(text);
-  }
-
-  #showChange(plant, before) {
-    const text = `${called(plant)} saved.${this.#focusOn(plant)}`;
-    if (before) this.#toasts.offerUndo("saved", { text, onUndo: () => this.#undoChange(plant, before) });
-    else this.#toasts.show(text);
-  }
-
-  /// Focuses a plant; if it is not shown, returns a sentence about the reason.
-  #focusOn(plant) {
-    const place = this.#list.indexOf(plant);
-    if (place >= 0) this.#list.focusAt(place);
-    return place >= 0 ? "" : " The filter hides it.";
-  }
-
-  /// Shows the failure of a form that is closed.
-  #showFailedSave(plant, failure, done) {
-    if (!this.#api) return;
-    const outcome = failure.isTransient ? `It is not known whether ${called(plant)} was ${done}.` : `${called(plant)} was not ${done}.`;
-    this.#toasts.show(`${outcome} ${failure.message}`, { isError: true });
-  }
-
-  #onWriteFailure(failure, { owner }) {
-    if (this.#isRejected(failure)) return;
-    this.#permissions.learnRejection(failure, owner);
-    this.#render();
-  }
-
-  /// Undoes an addition.
-  #undoAddition(plant) {
-    const [deletion] = this.#hide([plant]);
-    deletion.done = this.#finishDeletions([deletion]);
-  }
-
-  /// Undoes a change, unless the plant has changed again. Changes are undone one after the other.
-  #undoChange(plant, before) {
-    const api = this.#api;
-    if (this.#garden.get(plant.key) !== plant) return this.#toasts.show(`${called(plant)} has changed again: nothing was undone.`, { isError: true });
-    this.#garden.add(before);
-    this.#render();
-    this.#focusOn(before);
-    this.#undoing = this.#undoing.then(async () => {
-      let failure;
-      await api.replace(before, newKey()).catch((caught) => (failure = caught));
-      if (api !== this.#api) return;
-      this.#put(failure ? plant : before);
-      this.#render();
-      if (!failure) return;
-      this.#onWriteFailure(failure, plant);
-      this.#showFailedSave(before, failure, "restored");
-    });
-  }
-
-  /// Removes plants from the page at once, and from the server when the time to undo is over. So undoing needs no request and
-  /// cannot fail.
-  #delete(plants) {
-    const deletions = this.#hide(plants.filter((plant) => this.#garden.get(plant.key) && this.#permissions.canDelete(plant)));
-    if (deletions.length === 0) return;
-    const [{ plant }] = deletions;
-    this.#list.selection.end();
-    this.#toasts.offerUndo("deleted", {
-      text: deletions.length === 1 ? `${called(plant)} deleted.` : `${count(deletions.length, "plant")} deleted.`,
-      size: deletions.length,
-      onUndo: () => this.#undoDeletions(deletions),
-      onEnd: () => {
-        const done = this.#finishDeletions(deletions);
-        for (const deletion of deletions) deletion.done = done;
-      },
-    });
-  }
-
-  /// Hides plants, and returns their pending deletions.
-  #hide(plants) {
-    const deletions = plants.map((plant) => ({ plant, key: newKey(), isGone: false, done: null }));
-    const places = plants.map((plant) => this.#list.indexOf(plant)).filter((place) => place >= 0);
-    for (const deletion of deletions) {
-      this.#pendingDeletions.set(deletion.plant.key, deletion);
-      this.#garden.remove(deletion.plant.key);
-    }
-    this.#render();
-    const place = Math.min(...places);
-    if (places.length > 0 && !this.#list.focusAt(place, ".delete")) byId(byId("nothing").hidden ? "query" : "nothing-action").focus();
-    return deletions;
-  }
-
-  #undoDeletions(deletions) {
-    for (const { plant } of deletions) this.#pendingDeletions.delete(plant.key);
-    const [gone, plants] = [true, false].map((isGone) => deletions.filter((deletion) => deletion.isGone === isGone).map(({ plant }) => plant));
-    this.#garden.add(...plants);
-    this.#render();
-    if (plants.length > 0) this.#list.focusAt(Math.max(0, this.#list.indexOf(plants[0])));
-    const what = gone.length === 1 ? called(gone[0]) : count(gone.length, "plant");
-    if (gone.length > 0) this.#toasts.show(`Another client has deleted ${what} meanwhile.`, { isError: true });
-  }
-
-  /// Sends deletions, a few at a time.
-  async #finishDeletions(deletions) {
-    const [queue, failures] = [[...deletions], []];
-    const work = async () => {
-      for (let deletion = queue.shift(); deletion; deletion = queue.shift()) await this.#finishDeletion(deletion, failures);
-    };
-    await Promise.all(Array.from({ length: CONCURRENT_DELETIONS }, work));
-    if (failures.length === 0) return;
-    const [{ plant, failure }] = failures;
-    const what = failures.length === 1 ? `${called(plant)} was` : `${count(failures.length, "plant")} were`;
-    this.#toasts.show(`${what} not deleted. ${failure.message}`, { isError: true });
-  }
-
-  /// Deletes a plant on the server. If that fails, the plant is shown again, and the failure is added to the others.
-  async #finishDeletion(deletion, failures) {
-    const [api, { plant, key }] = [this.#api, deletion];
-    // Signed out, with the deletion being sent.
-    if (this.#pendingDeletions.get(plant.key) !== deletion) return;
-    try {
-      await api.remove(plant, key);
-    } catch (failure) {
-      // Signed out meanwhile, or another client has deleted the plant.
-      if (api === this.#api && failure.status !== 404) {
-        this.#garden.add(plant);
-        this.#onWriteFailure(failure, plant);
-        if (api === this.#api) failures.push({ plant, failure });
-      }
-    }
-    if (api !== this.#api) return;
-    // A list that is being read may still contain the plant.
-    this.#isOutdated ||= this.#reader !== null;
-    this.#pendingDeletions.delete(plant.key);
-  }
-
-  /// Sends all pending deletions. One that is already in flight is sent again with the same key and executed once.
-  #sendDeletions() {
-    for (const { plant, key } of this.#pendingDeletions.values()) this.#api?.removeWithoutWaiting(plant, key);
   }
 
   // Showing
@@ -666,7 +483,7 @@ class Console {
     byId("trouble").hidden = words === "";
     byId("trouble-text").textContent = words;
     this.#signIn.showRetry(words);
-    this.#form.showRetry(words);
+    this.#writes.form.showRetry(words);
   }
 }
 

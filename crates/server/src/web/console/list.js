@@ -21,6 +21,8 @@ export class PlantList {
   #items = new Map();
   #canDelete = () => true;
   #selection;
+  /// The plant that has stayed in its place, and the position of the page then.
+  #kept = null;
   #columns = 1;
   #rowHeight = 1;
   #due = 0;
@@ -112,10 +114,13 @@ export class PlantList {
   changeInPlace(change) {
     const { focusedKey } = this;
     const part = document.activeElement?.closest?.(".delete") ? ".delete" : ".name";
-    const [before, place] = [scrollY > 0 || focusedKey ? this.#visible(focusedKey) : [], this.#indexes.get(focusedKey)];
+    // The same plant as before, or else a row of cards that gets one more with every change would drift.
+    const wanted = focusedKey ?? (this.#kept?.scrollY === scrollY ? this.#kept.key : null);
+    const [before, place] = [scrollY > 0 || focusedKey ? this.#visible(wanted) : [], this.#indexes.get(focusedKey)];
     change();
     const kept = before.find(({ key }) => this.#indexes.has(key));
     if (kept) scrollBy({ top: this.#topOf(this.#indexes.get(kept.key)) - kept.top, behavior: "instant" });
+    this.#kept = kept ? { key: kept.key, scrollY } : null;
     this.#paint();
     // The plant that had the focus is gone.
     if (focusedKey && document.activeElement === document.body) this.focusAt(place, part);
