@@ -40,7 +40,7 @@ fn readme_is_short() {
 #[test]
 fn output_of_curl_in_examples_ends_with_a_line_break() {
     let ends_line = |command: &str| {
-        let no_output = ["-X DELETE", "-X PUT", " -o ", " | "].iter().any(|words| command.contains(words));
+        let no_output = ["-X DELETE", "-X PUT", " -o ", " | ", " -N "].iter().any(|words| command.contains(words));
         no_output || command.contains("\\n'")
     };
     let mut found = 0;
