@@ -73,7 +73,7 @@ pub(crate) async fn stream(
         comment_at: now + COMMENT_INTERVAL,
         ends_at: now + lifetime(),
     };
-    let tag = stream.current_tag().await?;
+    let tag = Box::pin(stream.current_tag()).await?;
     stream.sent = Some(tag);
     let mut first = RETRY.to_owned();
     if headers.get(LAST_EVENT_ID) != Some(&tag.header()) {
@@ -137,7 +137,8 @@ impl EventStream {
             if Instant::now() >= self.ends_at {
                 return None;
             }
-            match self.current_tag().await {
+            // Boxed, so that a stream that waits does not need the memory.
+            match Box::pin(self.current_tag()).await {
                 Ok(tag) if self.sent != Some(tag) => {
                     self.sent = Some(tag);
                     self.comment_at = Instant::now() + COMMENT_INTERVAL;
