@@ -139,6 +139,24 @@ fn loss_of_the_coordinator_under_load_loses_nothing() {
     assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
 }
 
+/// Only the owner may lock the shards, so the node writes to the distributed tables.
+#[test]
+fn role_that_does_not_own_the_tables_can_write() {
+    let cluster = Cluster::start(&[]);
+    let store = Store::distributed(&cluster);
+    for table in ["collections", "plants", "idempotency_keys"] {
+        store.execute(&format!("ALTER TABLE {table} OWNER TO postgres"));
+        store.execute(&format!("GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO plantstore"));
+    }
+    let node = store.serve(&["--log-level", "info"]);
+    let client = node.client(&store.token("ada", &[]));
+    client.plant(1, "Rose");
+    client.plant(2, "Fern");
+    assert_eq!(client.delete(1).status, 204);
+    assert_eq!(client.ids(), [2]);
+    assert_eq!(node.log().matches("writes use distributed tables").count(), 1);
+}
+
 /// Starts with one shard, which is split so that a new worker gets a half of it.
 #[test]
 fn splitting_a_shard_under_load_loses_nothing() {
