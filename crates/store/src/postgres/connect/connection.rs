@@ -68,14 +68,13 @@ impl<S> DatabaseSession<S> {
         if let Some(known) = self.shard_statements(shards).prepared.get(&shard.id()) {
             return Ok(known.clone());
         }
-        let prepared = if shard.is_of(&self.client).await? {
-            match S::prepare_for(&self.client, shard).await {
+        let mut prepared = None;
+        if shard.is_of(&self.client).await? {
+            prepared = match S::prepare_for(&self.client, shard).await {
                 Err(error) if !is_rejection(&error) => return Err(error),
                 prepared => prepared.ok().map(Arc::new),
-            }
-        } else {
-            None
-        };
+            };
+        }
         self.shard_statements(shards).prepared.insert(shard.id(), prepared.clone());
         Ok(prepared)
     }
