@@ -1,6 +1,8 @@
 //! Authentication and scopes, and the absence of information leaks between users.
 
-use crate::support::{Client, Garden, Service, Store, assert_snapshot, engine_test, wait_for, wait_until};
+use crate::support::{
+    Client, CommandOutput, Garden, Service, Store, assert_snapshot, engine_test, wait_for, wait_until,
+};
 
 /// Well-formed token that was never issued.
 const UNKNOWN: &str = "pst_00000000000000000000000000000000";
@@ -27,8 +29,7 @@ fn with_header(client: &Client, value: &str) -> crate::support::Response {
 }
 
 fn token_id(store: &Store, user: &str) -> String {
-    let output = store.run(&["token", "list", "--json", "--user", user]);
-    let tokens: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let tokens = store.run(&["token", "list", "--json", "--user", user]).json();
     tokens[0]["id"].to_string()
 }
 
@@ -55,7 +56,7 @@ engine_test!(all_bad_credentials_get_the_same_response, |Service { store, server
     let anonymous = server.anonymous();
     let good = store.token("ada", &[]);
     let revoked = store.token("bob", &[]);
-    assert!(store.run(&["token", "revoke", &token_id(store, "bob")]).status.success());
+    store.run(&["token", "revoke", &token_id(store, "bob")]).success();
     let expired = store.token("eve", &["--expires", "1ms"]);
     let response = with_header(&anonymous, "Bearer nonsense").wire();
     assert_snapshot!(response, @r#"
@@ -125,11 +126,8 @@ engine_test!(each_operation_needs_its_scope, |Service { store, server }: &Servic
     }
     let reader = server.client(&store.token("ada", &["--scope", "plants:read"]));
     assert_eq!(reader.call("HEAD", "/plants", &[], None).status, 200);
-    assert_eq!(
-        reader.call("POST", "/plants", &[], Some(b"not even JSON")).error(),
-        40300,
-        "the scope is checked before the body"
-    );
+    // The scope is checked before the body.
+    assert_eq!(reader.call("POST", "/plants", &[], Some(b"not even JSON")).error(), 40300);
     assert_eq!(reader.delete("not-an-id").error(), 40300, "the scope is checked before the path");
     assert_snapshot!(reader.delete(1).wire(), @r#"
     403 Forbidden
@@ -177,15 +175,11 @@ engine_test!(every_path_gets_the_same_response_without_a_token, |Garden { server
         assert_eq!(anonymous.call(method, "/", &[], None).wire(), expected);
     }
     let huge = [("Content-Length", "5368709120")];
-    assert_eq!(
-        anonymous.call("POST", "/plants", &huge, None).error(),
-        40100,
-        "the token is checked before the size of the body"
-    );
+    // The token is checked before the size of the body.
+    assert_eq!(anonymous.call("POST", "/plants", &huge, None).error(), 40100);
 });
 
-engine_test!(users_neither_see_nor_block_nor_detect_each_others_plants, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(users_neither_see_nor_block_nor_detect_each_others_plants, |Service { store, server }: &Service| {
     let users: Vec<Client> = ["ada", "bob", "eve"].map(|name| server.client(&store.token(name, &[]))).into();
     for (number, user) in users.iter().enumerate() {
         for id in 0..4 {

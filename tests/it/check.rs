@@ -3,18 +3,20 @@
 mod violations;
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::issuer::Authority;
 use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream};
 use crate::support::tools::external;
-use crate::support::{Client, Engine, Server, Service, Store, engine_test, signal, sqlite_test, wait_until};
+use crate::support::transfer::feed;
+use crate::support::{
+    Client, CommandOutput, Engine, Server, Service, Store, assert_contains, engine_test, signal, sqlite_test,
+    tool_test, wait_until,
+};
 use crate::tokens::ALL_SCOPES;
 
 /// Plants of the checked user, which must be unchanged after the check. They include ids that the checks use if
@@ -46,7 +48,7 @@ fn url(server: &Server) -> String {
 
 /// Returns the name and the verdict of each check.
 fn verdicts(output: &Output) -> Vec<(String, String)> {
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output.stderr_text()));
     let word = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
     let checks = json["checks"].as_array().unwrap();
     let found: Vec<_> = checks.iter().map(|check| (word(check, "check"), word(check, "verdict"))).collect();
@@ -80,28 +82,16 @@ engine_test!(service_passes_every_check, |Service { store, server }: &Service| {
     let ada = user_with_plants(store, server, "ada", &OWN);
     let before = ada.get("/plants?include=id").body;
     let output = check(token(&ada), &url(server), &[]);
-    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
-    let table = text(&output.stdout);
-    assert!(
-        table.starts_with(
-            "VERDICT         CHECK                       WHAT MUST HOLD\nholds           create-response  "
-        ),
-        "{table}"
-    );
-    assert!(
-        table.ends_with(&format!(
-            "{} keeps the contract: {} hold, 0 fail, 1 not applicable, 0 untried\n",
-            url(server),
-            table.matches("\nholds ").count()
-        )),
-        "{table}"
-    );
+    let table = output.success();
+    let head = "VERDICT         CHECK                       WHAT MUST HOLD\nholds           create-response  ";
+    assert!(table.starts_with(head), "{table}");
+    let holding = table.matches("\nholds ").count();
+    let summary = format!("keeps the contract: {holding} hold, 0 fail, 1 not applicable, 0 untried\n");
+    assert!(table.ends_with(&format!("{} {summary}", url(server))), "{table}");
     assert!(!table.contains('\u{1b}') && !table.contains(token(&ada)));
     assert_eq!(ada.get("/plants?include=id").body, before, "the check deletes its own plants and no others");
 
-    let interface = check(token(&ada), &url(server), &["--level", "interface", "--json"]);
-    assert_eq!(interface.status.code(), Some(0), "{}", text(&interface.stdout));
-    let json: Value = serde_json::from_slice(&interface.stdout).unwrap();
+    let json = check(token(&ada), &url(server), &["--level", "interface", "--json"]).json();
     assert_eq!((&json["level"], &json["keeps_the_contract"]), (&"interface".into(), &true.into()));
     let checks = json["checks"].as_array().unwrap();
     assert!(checks.len() >= 15 && checks.iter().all(|check| check["level"] == "interface"), "{json}");
@@ -121,8 +111,8 @@ engine_test!(token_with_few_scopes_runs_the_checks_they_allow, |Service { store,
     ] {
         let token = store.token("ada", &["--scope", scope]);
         let output = check(&token, &url(server), &["--json"]);
-        assert_eq!(output.status.code(), Some(0), "{scope}: {}", text(&output.stdout));
-        assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", text(&output.stdout));
+        assert_eq!(output.status.code(), Some(0), "{scope}: {}", output.stdout_text());
+        assert!(with_verdict(&output, "holds").contains(holds), "{scope}: {}", output.stdout_text());
         assert!(with_verdict(&output, "not applicable").contains(not_applicable), "{scope}");
     }
     assert_eq!(server.client(&store.token("ada", &[])).ids(), [0_i64; 0], "a check that cannot delete creates nothing");
@@ -144,9 +134,9 @@ engine_test!(check_does_not_read_a_long_list_to_its_end, |Service { store, serve
     };
     store.execute(&columns);
     let output = check(&token, &url(server), &["--json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(0), "{}", output.stdout_text());
     let not_applicable = with_verdict(&output, "not applicable");
-    assert_eq!(not_applicable, names(&["access-scope", "page-walk"]), "{}", text(&output.stdout));
+    assert_eq!(not_applicable, names(&["access-scope", "page-walk"]), "{}", output.stdout_text());
     assert_eq!(store.rows("SELECT count(*) FROM plants"), [all]);
 });
 
@@ -162,22 +152,20 @@ engine_test!(check_passes_while_other_clients_write, |Service { store, server }:
         });
         let output = check(token(&ada), &url(server), &["--json"]);
         stop.store(true, Ordering::Relaxed);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+        assert_eq!(output.status.code(), Some(0), "{}", output.stdout_text());
     });
     assert_eq!(ada.ids(), OWN);
 });
 
 engine_test!(check_waits_for_the_rate_limit, |store: &Store| {
     let server = store.serve(&["--rate-limit", "20/s", "--rate-burst", "150"]);
-    let output = check(&store.token("ada", &[]), &url(&server), &["--json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    check(&store.token("ada", &[]), &url(&server), &["--json"]).success();
 });
 
 // Control for the tests with violations: the proxy itself does not break a check.
 sqlite_test!(proxy_without_a_violation_passes_every_check, |Service { store, server }: &Service| {
     let proxy = RewritingProxy::start(server.address(), |request, server| Reply::Response(server.send(request)));
-    let output = check(&store.token("ada", &[]), &proxy.url(), &[]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    check(&store.token("ada", &[]), &proxy.url(), &[]).success();
 });
 
 // Requests reach different nodes: a token that one has revoked is valid on the other for a moment.
@@ -190,19 +178,17 @@ engine_test!(check_passes_with_two_nodes_behind_a_balancer, |store: &Store| {
         Reply::Response(node.send(request))
     });
     let output = check(token(&ada), &balancer.url(), &["--json"]);
-    assert_eq!(with_verdict(&output, "fails"), names(&[]), "{}", text(&output.stdout));
+    assert_eq!(with_verdict(&output, "fails"), names(&[]), "{}", output.stdout_text());
 });
 
-#[test]
-fn check_ends_when_the_server_hangs() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(check_ends_when_the_server_hangs, |Service { store, server }: &Service| {
     let ada = user_with_plants(store, server, "ada", &OWN);
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
     });
     let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "2s"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(with_verdict(&output, "fails").contains("list-head"), "{}", text(&output.stdout));
+    assert!(with_verdict(&output, "fails").contains("list-head"), "{}", output.stdout_text());
     // The server responds to the first three requests, which determine the scopes of the token, and then to none.
     let requests = AtomicUsize::new(0);
     let proxy = RewritingProxy::start(server.address(), move |request, server| {
@@ -214,26 +200,16 @@ fn check_ends_when_the_server_hangs() {
     });
     let output = check(token(&ada), &proxy.url(), &["--json", "--timeout", "2s"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(
-        with_verdict(&output, "holds"),
-        names(&[
-            "error-members",
-            "error-codes",
-            "error-shape",
-            "no-server-error",
-            "nosniff-always",
-            "request-id-always"
-        ])
-    );
+    let of_any_response = ["no-server-error", "nosniff-always", "request-id-always"];
+    let of_errors = ["error-members", "error-codes", "error-shape"];
+    assert_eq!(with_verdict(&output, "holds"), names(&[of_any_response, of_errors].concat()));
     assert!(with_verdict(&output, "untried").len() > 40);
-    assert!(text(&output.stdout).contains("possibly left on the server: the plants -"), "{}", text(&output.stdout));
+    assert_contains(output.stdout_text(), "possibly left on the server: the plants -");
     assert_eq!(ada.ids(), OWN);
-}
+});
 
-/// A missing response does not mean a missing scope: the checks that need the scope still run.
-#[test]
-fn missing_response_is_not_a_missing_scope() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+// A missing response does not mean a missing scope: the checks that need the scope still run.
+sqlite_test!(missing_response_is_not_a_missing_scope, |Service { store, server }: &Service| {
     let ada = user_with_plants(store, server, "ada", &OWN);
     // The first three requests determine the scopes of the token. The second and the third get no response.
     let requests = AtomicUsize::new(0);
@@ -245,26 +221,24 @@ fn missing_response_is_not_a_missing_scope() {
         }
     });
     let output = check(token(&ada), &proxy.url(), &["--json"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
-    assert_eq!(with_verdict(&output, "not applicable"), names(&["access-scope"]), "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(0), "{}", output.stdout_text());
+    assert_eq!(with_verdict(&output, "not applicable"), names(&["access-scope"]), "{}", output.stdout_text());
     assert_eq!(ada.ids(), OWN);
-}
+});
 
-/// A create without a response may take effect later. The cleanup deletes its plant in that case, too.
-#[test]
-fn plant_of_a_delayed_create_is_deleted() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+// A create without a response may take effect later. The cleanup deletes its plant in that case, too.
+sqlite_test!(plant_of_a_delayed_create_is_deleted, |Service { store, server }: &Service| {
     for (number, after) in ["/plants/-", "/plants?include=id"].into_iter().enumerate() {
         let ada = user_with_plants(store, server, &format!("user-{number}"), &OWN);
         let delayed = DelayedCreate::default();
         let proxy =
             RewritingProxy::start(server.address(), move |request, server| delayed.serve(request, server, after));
         let output = check(token(&ada), &proxy.url(), &["--json"]);
-        assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
-        assert!(with_verdict(&output, "holds").contains("nothing-left"), "{}", text(&output.stdout));
+        assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", output.stdout_text());
+        assert!(with_verdict(&output, "holds").contains("nothing-left"), "{}", output.stdout_text());
         assert_eq!(ada.ids(), OWN, "after {after}");
     }
-}
+});
 
 /// Holds back one create and forwards it to the server later.
 #[derive(Default)]
@@ -295,10 +269,8 @@ impl DelayedCreate {
     }
 }
 
-/// If a create may take effect after the cleanup, the check reports its plant.
-#[test]
-fn create_of_unknown_outcome_is_reported() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+// If a create may take effect after the cleanup, the check reports its plant.
+sqlite_test!(create_of_unknown_outcome_is_reported, |Service { store, server }: &Service| {
     let ada = user_with_plants(store, server, "ada", &OWN);
     let proxy = RewritingProxy::start(server.address(), |request, server| {
         let never = text(&request.body).contains(" location\"");
@@ -306,11 +278,11 @@ fn create_of_unknown_outcome_is_reported() {
     });
     let output = check(token(&ada), &proxy.url(), &["--json"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", text(&output.stdout));
-    assert_eq!(with_verdict(&output, "untried"), names(&["nothing-left"]), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains(", whose creates got no response"), "{}", text(&output.stdout));
+    assert_eq!(with_verdict(&output, "fails"), names(&["create-location"]), "{}", output.stdout_text());
+    assert_eq!(with_verdict(&output, "untried"), names(&["nothing-left"]), "{}", output.stdout_text());
+    assert_contains(output.stdout_text(), ", whose creates got no response");
     assert_eq!(ada.ids(), OWN);
-}
+});
 
 #[test]
 fn interrupted_check_deletes_its_plants() {
@@ -329,21 +301,18 @@ fn interrupted_check_deletes_its_plants() {
         assert!(ada.ids().len() > OWN.len());
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).contains("interrupted: deleting the created plants"), "{}", text(&output.stderr));
-        assert!(with_verdict(&output, "untried").contains("retry-create"), "{}", text(&output.stdout));
+        assert_contains(output.failure(1), "interrupted: deleting the created plants");
+        assert!(with_verdict(&output, "untried").contains("retry-create"), "{}", output.stdout_text());
         // The proxy may lose the response to the body that is too large, if the server closes the connection first. Then the
         // check cannot know that this plant does not appear later.
         let holds = with_verdict(&output, "holds");
         let is_known = holds.contains("reject-too-large");
-        assert_eq!(holds.contains("nothing-left"), is_known, "{}", text(&output.stdout));
+        assert_eq!(holds.contains("nothing-left"), is_known, "{}", output.stdout_text());
         assert_eq!(ada.ids(), OWN);
     }
 }
 
-#[test]
-fn a_token_is_never_shown() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(a_token_is_never_shown, |Service { store, server }: &Service| {
     let ada = user_with_plants(store, server, "ada", &OWN);
     // The server returns the token in a header field of each response, and in the body of each error.
     let proxy = RewritingProxy::start(server.address(), |request, server| {
@@ -354,8 +323,8 @@ fn a_token_is_never_shown() {
     });
     let output = check(token(&ada), &proxy.url(), &[]);
     assert_eq!(output.status.code(), Some(1));
-    let all = text(&output.stdout) + &text(&output.stderr);
-    assert!(all.contains("Bearer (the token)"), "{all}");
+    let all = output.stdout_text() + &output.stderr_text();
+    assert_contains(&all, "Bearer (the token)");
     assert!(!all.contains(&token(&ada)[4..20]), "{all}");
     // Terminal escape sequences of a response are not printed either.
     let proxy = RewritingProxy::start(server.address(), |request, server| {
@@ -363,8 +332,8 @@ fn a_token_is_never_shown() {
         Reply::Response(if response.status >= 400 { response.with_json(&"\u{1b}[2J\u{9b}2J".into()) } else { response })
     });
     let output = check(token(&ada), &proxy.url(), &[]);
-    assert!(!text(&output.stdout).contains(['\u{1b}', '\u{9b}']));
-}
+    assert!(!output.stdout_text().contains(['\u{1b}', '\u{9b}']));
+});
 
 sqlite_test!(check_reads_the_token_from_each_source, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
@@ -374,10 +343,8 @@ sqlite_test!(check_reads_the_token_from_each_source, |Service { store, server }:
     let run = |words: &[&str], input: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plantstore"));
         command.arg("check").args(words).env_remove("PLANTSTORE_TOKEN").current_dir(store.directory());
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-        let output = child.wait_with_output().unwrap();
-        (output.status.code().unwrap(), text(&output.stderr))
+        let output = feed(command, input.as_bytes());
+        (output.status.code().unwrap(), output.stderr_text())
     };
     let level = ["--level", "interface"];
     assert_eq!(run(&[&[&*url, "--token-file", "token"], &level[..]].concat(), "").0, 0);
@@ -397,55 +364,40 @@ sqlite_test!(check_reads_the_token_from_each_source, |Service { store, server }:
         (vec!["http://x/?a=b", "--token-file", "token"], 2, "leave out everything after host and port"),
         (vec!["http://ada:secret@x", "--token-file", "token"], 2, "remove user name and password from the URL"),
         (vec!["http://127.0.0.1:1", "--token-file", "token"], 1, "cannot connect to http://127.0.0.1:1"),
-        (
-            vec!["https://127.0.0.1:1", "--token-file", "token", "--ca", "token"],
-            1,
-            "cannot use the certificates in token",
-        ),
+        (vec!["https://127.0.0.1:1", "--token-file", "token", "--ca", "token"], 1, "cannot use the certificates in"),
         (vec![], 2, "<URL>"),
     ] {
         let (found, stderr) = run(&words, "");
         assert!(found == code && stderr.contains(says), "{words:?}: {found} {stderr}");
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
     }
-    let output = check("pst_unknown", &url, &[]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("the server does not accept the token"), "{}", text(&output.stderr));
+    assert_contains(check("pst_unknown", &url, &[]).failure(1), "the server does not accept the token");
 });
 
-/// Only a certificate of a trusted authority is accepted.
-#[rstest]
-#[case::requires_openssl()]
-fn check_verifies_certificates_over_https() {
-    let store = Store::new(Engine::Sqlite);
+// Only a certificate of a trusted authority is accepted.
+tool_test!(check_verifies_certificates_over_https, requires_openssl, |store: &Store| {
     let authority = Authority::new();
     let [certificate, key] = ["server.crt", "server.key"].map(|name| authority.path(name).display().to_string());
     let server = store.serve(&["--tls-cert", &certificate, "--tls-key", &key]);
     let url = format!("https://{}", server.address());
     let authorities = authority.file().display().to_string();
     let token = store.token("ada", &[]);
-    let output = check(&token, &url, &["--ca", &authorities]);
-    assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
-    assert!(store.run(&["probe", &url, "--ca", &authorities, "--timeout", "30s"]).status.success());
+    check(&token, &url, &["--ca", &authorities]).success();
+    store.run(&["probe", &url, "--ca", &authorities, "--timeout", "30s"]).success();
     let stranger = Authority::new();
-    let output = check(&token, &url, &["--ca", &stranger.file().display().to_string()]);
-    assert_eq!(output.status.code(), Some(1));
-    let reported = text(&output.stderr);
+    let reported = check(&token, &url, &["--ca", &stranger.file().display().to_string()]).failure(1);
     assert!(reported.contains("invalid peer certificate") && reported.contains("signed it with --ca"), "{reported}");
     let plain_http = store.serve(&[]);
     let output = store.run(&["probe", &format!("https://{}", plain_http.address()), "--ca", &authorities]);
-    assert!(text(&output.stderr).contains("it speaks plain HTTP, so write http://"), "{}", text(&output.stderr));
+    assert_contains(output.stderr_text(), "it speaks plain HTTP, so write http://");
     // The server presents a CA certificate, which is what `openssl req -x509` creates by default.
     let [own, key] = ["root.crt", "root.key"].map(|name| authority.path(name).display().to_string());
     let server = store.serve(&["--tls-cert", &own, "--tls-key", &key]);
     let output = store.run(&["probe", &format!("https://{}", server.address()), "--ca", &authorities]);
-    assert!(text(&output.stderr).contains("basicConstraints=CA:FALSE"), "{}", text(&output.stderr));
-}
+    assert_contains(output.stderr_text(), "basicConstraints=CA:FALSE");
+});
 
-#[rstest]
-#[case::requires_script()]
-fn check_uses_colours_only_on_a_terminal() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+tool_test!(check_uses_colours_only_on_a_terminal, requires_script, |Service { store, server }: &Service| {
     let token = store.token("ada", &[]);
     let words = format!("{} check {} --level interface", env!("CARGO_BIN_EXE_plantstore"), url(server));
     let on_a_terminal = |no_color: &str| {
@@ -456,4 +408,4 @@ fn check_uses_colours_only_on_a_terminal() {
     assert!(on_a_terminal("").contains("\u{1b}[32mholds"), "{}", on_a_terminal(""));
     let plain = on_a_terminal("1");
     assert!(plain.contains("holds") && !plain.contains('\u{1b}'), "{plain}");
-}
+});

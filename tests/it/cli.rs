@@ -3,26 +3,19 @@
 mod failures;
 mod terminal;
 
-use std::io::Write;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::transfer::stderr;
+use crate::support::transfer::feed;
 use crate::support::{
-    Engine, Garden, Server, Stopwatch, Store, assert_snapshot, engine_test, free_port, sqlite_test, wait_for,
-    wait_until,
+    CommandOutput, Garden, JSON, Server, Stopwatch, Store, assert_contains, assert_snapshot, engine_test, free_port,
+    sqlite_test, wait_for, wait_until,
 };
 use crate::tokens::EFFECT_LIMIT;
 
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 fn tokens(store: &Store) -> Vec<Value> {
-    let output = store.run(&["token", "list", "--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_slice(&output.stdout).expect("JSON")
+    serde_json::from_value(store.run(&["token", "list", "--json"]).json()).expect("a list")
 }
 
 engine_test!(a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation, |store: &Store| {
@@ -34,8 +27,7 @@ engine_test!(a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation,
     assert_eq!(ada.get("/plants").status, 200);
     let output = store.run(&["token", "revoke", &id]);
     let start = Stopwatch::start();
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("revoked"));
+    assert_contains(output.notes(), "revoked");
     let mut connection = ada.connect();
     let rejected = wait_for("the revocation", || {
         Some(connection.ask(ada.bytes("GET", "/plants", &[], None))).filter(|response| response.status != 200)
@@ -44,7 +36,7 @@ engine_test!(a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation,
     assert!(start.elapsed() < EFFECT_LIMIT, "{:?}", start.elapsed());
     assert_eq!(tokens(store)[0]["state"], "revoked");
     let revoked = tokens(store)[0]["revoked"].clone();
-    assert!(store.run(&["token", "revoke", &id]).status.success());
+    store.run(&["token", "revoke", &id]).success();
     assert_eq!(tokens(store)[0]["revoked"], revoked, "a second revocation changes nothing");
     let another = server.client(&store.token("ada", &[]));
     assert_eq!(another.get("/plants").status, 200);
@@ -68,27 +60,16 @@ engine_test!(tokens_are_listed, |store: &Store| {
         expires.duration_since(created).as_hours() / 24
     };
     assert_eq!(days(ada), 90);
-    let table = text(&store.run(&["token", "list", "--user", "ada"]));
+    let table = store.run(&["token", "list", "--user", "ada"]).stdout_text();
     assert_eq!(table.lines().count(), 2, "{table}");
-    for word in [
-        "ID",
-        "USER",
-        "LABEL",
-        "SCOPES",
-        "CREATED",
-        "EXPIRES",
-        "LAST USED",
-        "STATE",
-        "ada",
-        "balcony 🌵",
-        "read",
-        "delete",
-        "active",
-    ] {
-        assert!(table.contains(word), "{word} in {table}");
+    let titles = ["ID", "USER", "LABEL", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE"];
+    let values = ["ada", "balcony 🌵", "read", "delete", "active"];
+    for word in titles.iter().chain(&values) {
+        assert_contains(&table, word);
     }
     assert!(!table.contains("bob"));
-    let everything = text(&store.run(&["token", "list"])) + &text(&store.run(&["token", "list", "--json"]));
+    let everything =
+        store.run(&["token", "list"]).stdout_text() + &store.run(&["token", "list", "--json"]).stdout_text();
     assert!(!everything.contains("pst_") && !everything.contains(&eves[4..20]), "secrets are never listed");
     drop(server);
 });
@@ -98,18 +79,17 @@ engine_test!(last_use_of_a_token_is_stored_by_day, |Garden { store, ada, .. }: &
     assert_eq!(ada.get("/plants").status, 200);
     let day = wait_for("the last use to be stored", || tokens(store)[0]["last_used"].as_str().map(str::to_owned));
     assert_eq!(day.len(), "2026-01-01".len(), "{day}");
-    let row = text(&store.run(&["token", "list"]));
-    assert!(row.contains(&day), "{row}");
+    assert_contains(store.run(&["token", "list"]).stdout_text(), &day);
     assert_eq!(store.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "the time of day is not stored");
 });
 
 engine_test!(a_new_token_is_alone_on_standard_output, |store: &Store| {
     let output = store.run(&["token", "create", "--create", "--user", "ada"]);
-    let token = text(&output);
+    let token = output.stdout_text();
     assert_eq!(token.len(), 43, "{token}");
     assert!(token.starts_with("pst_") && token.ends_with('\n'));
-    assert!(stderr(&output).contains("token 1 for ada: plants:read plants:write plants:delete, expires"));
-    assert!(!stderr(&output).contains("pst_"));
+    assert_contains(output.stderr_text(), "token 1 for ada: plants:read plants:write plants:delete, expires");
+    assert!(!output.stderr_text().contains("pst_"));
     let server = store.serve(&[]);
     assert_eq!(server.client(token.trim_end()).get("/plants").status, 200);
 });
@@ -120,29 +100,16 @@ engine_test!(users_are_listed_and_deleted_with_all_they_have, |Garden { store, s
         ada.plant(id, "ada's");
     }
     bob.plant(1, "bob's");
-    let users: Value = serde_json::from_slice(&store.run(&["user", "list", "--json"]).stdout).expect("JSON");
+    let users: Value = store.run(&["user", "list", "--json"]).json();
     assert_eq!((&users[0]["name"], &users[0]["plants"], &users[0]["tokens"]), (&"ada".into(), &30.into(), &1.into()));
     assert_eq!((&users[1]["name"], &users[1]["plants"]), (&"bob".into(), &1.into()));
-    assert!(
-        text(&store.run(&["user", "list"])).contains("ada        1      30"),
-        "{}",
-        text(&store.run(&["user", "list"]))
-    );
+    assert_contains(store.run(&["user", "list"]).stdout_text(), "ada        1      30");
 
-    let unconfirmed = store.run(&["user", "delete", "ada"]);
-    assert_eq!(unconfirmed.status.code(), Some(1), "without input, the deletion is not confirmed");
-    assert!(stderr(&unconfirmed).contains("nothing was deleted"), "{}", stderr(&unconfirmed));
-    let confirm = |response: &str| {
-        let mut child =
-            store.command(&["user", "delete", "ada"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(response.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
-    };
+    assert_contains(store.run(&["user", "delete", "ada"]).failure(1), "nothing was deleted");
+    let confirm = |response: &str| feed(store.command(&["user", "delete", "ada"]), response.as_bytes());
     assert_eq!(confirm("yes\n").status.code(), Some(1));
     assert_eq!(ada.ids().len(), 30);
-    let deleted = confirm("ada\n");
-    assert!(deleted.status.success(), "{}", stderr(&deleted));
-    assert!(stderr(&deleted).contains("with 1 token and 30 plants"), "{}", stderr(&deleted));
+    assert_contains(confirm("ada\n").notes(), "with 1 token and 30 plants");
 
     assert_eq!(ada.post(r#"{"id":99,"name":"too late"}"#).error(), 40101, "immediately after the deletion");
     assert_eq!(ada.delete(29).error(), 40101);
@@ -154,10 +121,8 @@ engine_test!(users_are_listed_and_deleted_with_all_they_have, |Garden { store, s
     let again = server.client(&store.token("ada", &[]));
     assert_eq!(again.ids(), [0_i64; 0], "a new user of the same name starts with nothing");
     again.plant(1, "new");
-    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
-    let unknown = store.run(&["user", "delete", "--yes", "ada"]);
-    assert_eq!(unknown.status.code(), Some(1));
-    assert!(stderr(&unknown).contains("there is no user ada"));
+    store.run(&["user", "delete", "--yes", "ada"]).success();
+    assert_contains(store.run(&["user", "delete", "--yes", "ada"]).failure(1), "there is no user ada");
 });
 
 engine_test!(every_option_is_also_in_the_environment, |store: &Store| {
@@ -169,7 +134,7 @@ engine_test!(every_option_is_also_in_the_environment, |store: &Store| {
         .env("PLANTSTORE_NO_FIRST_TOKEN", "1");
     let server = Server::start(command);
     assert_eq!(server.client(&token).post(format!(r#"{{"id":1,"name":"{}"}}"#, "x".repeat(100))).error(), 41300);
-    let help = text(&store.run(&["serve", "--help"]));
+    let help = store.run(&["serve", "--help"]).stdout_text();
     let options: Vec<&str> = help.split_whitespace().filter(|word| word.starts_with("--")).collect();
     assert!(options.len() > 15, "{help}");
     for option in options.into_iter().filter(|option| !["--help", "--version"].contains(option)) {
@@ -183,20 +148,21 @@ engine_test!(closed_pipe_is_no_failure, |store: &Store| {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = store.command(&["token", "list"]).stdin(Stdio::null()).stdout(writer).output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_eq!((output.status.code(), output.stderr_text().as_str()), (Some(0), ""));
 });
 
 engine_test!(token_that_could_not_be_printed_is_revoked, |store: &Store| {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-    let output = store.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("cannot print the token, so it is revoked again"), "{}", stderr(&output));
+    assert_contains(
+        store.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap().failure(1),
+        "cannot print the token, so it is revoked again",
+    );
     assert_eq!(tokens(store)[0]["state"], "revoked");
 });
 
 sqlite_test!(help_and_version_are_printed, |store: &Store| {
     let version = store.run(&["--version"]);
-    assert_eq!(text(&version), format!("plantstore {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(version.stdout_text(), format!("plantstore {}\n", env!("CARGO_PKG_VERSION")));
     for arguments in [
         &["--help"][..],
         &["serve", "--help"],
@@ -206,41 +172,18 @@ sqlite_test!(help_and_version_are_printed, |store: &Store| {
     ] {
         let help = store.run(arguments);
         assert_eq!(help.status.code(), Some(0));
-        assert!(text(&help).contains("Usage: plantstore"), "{}", text(&help));
+        assert_contains(help.stdout_text(), "Usage: plantstore");
     }
     assert_eq!(store.run(&[]).status.code(), Some(2), "a missing command is a usage error");
-    let help = text(&store.run(&["serve", "--help"])).split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = store.run(&["serve", "--help"]).stdout_text().split_whitespace().collect::<Vec<_>>().join(" ");
     let defaults: Vec<&str> = help.split("[default: ").skip(1).filter_map(|rest| rest.split(']').next()).collect();
+    // The defaults of the contract.
     assert_eq!(
-        defaults,
-        [
-            "127.0.0.1:8080",
-            "sqlite:plantstore.db",
-            "info",
-            "auto",
-            "sub",
-            "10s",
-            "75s",
-            "30s",
-            "16384",
-            "100",
-            "10000",
-            "10s",
-            "30s",
-            "16384",
-            "512",
-            "512",
-            "1s",
-            "16777216",
-            "5000",
-            "1024",
-            "2s",
-            "10",
-            "100"
-        ],
-        "the defaults of the contract"
+        defaults.join(" "),
+        "127.0.0.1:8080 sqlite:plantstore.db info auto sub 10s 75s 30s \
+        16384 100 10000 10s 30s 16384 512 512 1s 16777216 5000 1024 2s 10 100"
     );
-    assert_snapshot!(text(&store.run(&["--help"])), @r"
+    assert_snapshot!(store.run(&["--help"]).stdout_text(), @r"
     Keeps people's plants: a small HTTP/JSON service
 
     Usage: plantstore <COMMAND>
@@ -282,49 +225,38 @@ engine_test!(token_list_fits_80_columns, |store: &Store| {
         &["--label", &"a long label ".repeat(7), "--scope", "plants:write,plants:delete", "--expires", "never"],
     );
     let manager = store.token("gardener", &["--label", "first token", "--scope", "plants:read,tokens:manage"]);
-    assert_eq!(
-        store
-            .serve(&[])
-            .client(&manager)
-            .call("POST", "/tokens", &[("Content-Type", "application/json")], Some(b"{}"))
-            .status,
-        201
-    );
-    let table = text(&store.run(&["token", "list", "--user", "gardener"]));
+    let created = store.serve(&[]).client(&manager).call("POST", "/tokens", &[JSON], Some(b"{}"));
+    assert_eq!(created.status, 201);
+    let table = store.run(&["token", "list", "--user", "gardener"]).stdout_text();
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     assert!(table.contains(" gardener ") && table.contains(" by token 3"), "words are not broken: {table}");
-    let table = text(&store.run(&["token", "list"]));
+    let table = store.run(&["token", "list"]).stdout_text();
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let whole: String = table.split_whitespace().collect();
     assert_eq!(whole.matches('u').count(), 255, "names are wrapped, not cut: {table}");
-    assert!(
-        table
-            .lines()
-            .nth(1)
-            .is_some_and(|row| row.contains("ada") && row.contains("balcony") && row.contains("plants")),
-        "{table}"
-    );
+    let row = table.lines().nth(1).expect("a row");
+    assert!(row.contains("ada") && row.contains("balcony") && row.contains("plants"), "{table}");
 });
 
-#[test]
-fn a_port_alone_is_an_address_of_this_machine() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(a_port_alone_is_an_address_of_this_machine, |store: &Store| {
     let port = free_port().to_string();
     let server = Server::start(store.command(&["serve", "--listen", &port, "--no-first-token"]));
     assert_eq!(server.address().to_string(), format!("127.0.0.1:{port}"));
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert_eq!(server.stop().code(), Some(0));
     assert_eq!(server.rest_of_output(), "", "the log has the address, and a program that chose the port knows it");
-}
+});
 
 sqlite_test!(thousands_separators_are_the_same_everywhere, |store: &Store| {
     let lines = crate::support::transfer::lines(&["ada"], 1_234);
     std::fs::write(store.directory().join("plants.ndjson"), lines).unwrap();
     store.token("bob", &[]);
-    assert!(stderr(&store.run(&["import", "plants.ndjson"])).contains("stored 1,234 plants"));
-    assert!(stderr(&store.run(&["import", "plants.ndjson", "--on-conflict", "skip"])).contains("skipped 1,234 that"));
-    assert!(text(&store.run(&["user", "list"])).contains("ada        0   1,234"));
-    assert!(stderr(&store.run(&["export", "--output", "out"])).contains("exported 1,234 plants of 1 user"));
-    assert!(text(&store.run(&["backup", "b.db"])).contains("  1,234 "));
-    assert!(stderr(&store.run(&["user", "delete", "ada", "--yes"])).contains("and 1,234 plants"));
+    assert!(store.run(&["import", "plants.ndjson"]).stderr_text().contains("stored 1,234 plants"));
+    assert!(
+        store.run(&["import", "plants.ndjson", "--on-conflict", "skip"]).stderr_text().contains("skipped 1,234 that")
+    );
+    assert!(store.run(&["user", "list"]).stdout_text().contains("ada        0   1,234"));
+    assert!(store.run(&["export", "--output", "out"]).stderr_text().contains("exported 1,234 plants of 1 user"));
+    assert!(store.run(&["backup", "b.db"]).stdout_text().contains("  1,234 "));
+    assert!(store.run(&["user", "delete", "ada", "--yes"]).stderr_text().contains("and 1,234 plants"));
 });

@@ -96,7 +96,7 @@ engine_test!(lists_of_several_owners_are_not_compressed, |store: &Store| {
     for owner in ["ben", "eve", "zoe"] {
         let client = server.client(&store.token(owner, &[]));
         (1..=200).for_each(|id| client.plant(id * 30, owner));
-        assert!(store.run(&["share", "grant", "--owner", owner, "--to", "ada", "--role", "reader"]).status.success());
+        store.share(owner, "ada", "reader");
     }
     let ada = server.client(&token);
     wait_until("the shares", || ada.get("/plants?owner=zoe").status.eq(&200));

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use flate2::read::GzDecoder;
 
 use crate::support::http2::Http2;
-use crate::support::{Client, Engine, Response, Service, sqlite_test};
+use crate::support::{Client, Response, Service, sqlite_test};
 
 const ADDRESSES: [&str; 9] = [
     "/openapi.json",
@@ -70,9 +70,7 @@ sqlite_test!(each_representation_is_revalidated_by_its_own_tag, |Service { serve
     }
 });
 
-#[test]
-fn accept_encoding_weights_are_respected() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+sqlite_test!(accept_encoding_weights_are_respected, |Service { store, server }: &Service| {
     let client = server.anonymous();
     for accepted in [
         "gzip",
@@ -93,17 +91,11 @@ fn accept_encoding_weights_are_respected() {
         assert_eq!(get(&client, "/docs", accepted).header("content-encoding"), None, "{accepted}");
     }
     let lines = [("Accept-Encoding", "br"), ("Accept-Encoding", "gzip")];
-    assert_eq!(
-        client.call("GET", "/docs", &lines, None).header("content-encoding"),
-        Some("gzip"),
-        "all header lines are read"
-    );
+    // All header lines are read.
+    assert_eq!(client.call("GET", "/docs", &lines, None).header("content-encoding"), Some("gzip"));
     let picture = get(&client, "/docs/favicon-32x32.png", "gzip");
-    assert_eq!(
-        (picture.status, picture.header("content-encoding")),
-        (200, None),
-        "a compressed file format is not compressed again"
-    );
+    // A compressed file format is not compressed again.
+    assert_eq!((picture.status, picture.header("content-encoding")), (200, None));
     let ada = server.client(&store.token("ada", &[]));
     assert_eq!(get(&ada, "/plants", "gzip").header("content-encoding"), None, "small lists are not compressed");
-}
+});

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use crate::support::http2::Http2;
-use crate::support::{Engine, Garden, Server, Service, Store, sqlite_test, wait_until};
+use crate::support::{CommandOutput, Garden, Server, Service, Store, assert_contains, sqlite_test, wait_until};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
@@ -34,9 +34,7 @@ sqlite_test!(console_page_is_public_and_has_a_strict_policy, |Service { server, 
     ");
 });
 
-#[test]
-fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(console_learns_the_issuer_and_may_connect_to_it_and_to_no_other, |store: &Store| {
     let issuer = "http://127.0.0.1:1/garden";
     let of_issuer = ["--oidc-issuer", issuer, "--oidc-audience"];
     let serve = |more: &[&str]| store.serve(&[&of_issuer, more].concat());
@@ -58,12 +56,10 @@ fn console_learns_the_issuer_and_may_connect_to_it_and_to_no_other() {
         assert!(settings(&server).contains("const settings = null;"), "{}", settings(&server));
         assert_eq!(server.anonymous().get("/").header("content-security-policy"), Some(POLICY));
     }
-}
+});
 
 sqlite_test!(client_id_without_an_issuer_is_a_usage_error, |store: &Store| {
-    let failed = store.run(&["serve", "--oidc-client-id", "console"]);
-    assert_eq!(failed.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&failed.stderr).contains("--oidc-issuer"));
+    assert_contains(store.run(&["serve", "--oidc-client-id", "console"]).failure(2), "--oidc-issuer");
 });
 
 sqlite_test!(every_file_that_the_page_needs_is_served, |Service { server, .. }: &Service| {
@@ -108,9 +104,7 @@ sqlite_test!(unknown_console_paths_are_rejected_with_404, |Garden { server, ada,
     });
 });
 
-#[test]
-fn disabled_console_paths_are_like_any_other() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(disabled_console_paths_are_like_any_other, |store: &Store| {
     let server = store.serve(&["--no-console"]);
     let ada = server.client(&store.token("ada", &[]));
     for address in ["/", "/console/app.js", "/console/style.css"] {
@@ -124,11 +118,10 @@ fn disabled_console_paths_are_like_any_other() {
     command.env("PLANTSTORE_NO_CONSOLE", "1");
     let server = Server::start(command);
     assert_eq!(server.anonymous().get("/").error(), 40100);
-    let output = store.command(&["serve", "--listen", "0"]).env("PLANTSTORE_NO_CONSOLE", "maybe").output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let reported = String::from_utf8(output.stderr).unwrap();
+    let reported =
+        store.command(&["serve", "--listen", "0"]).env("PLANTSTORE_NO_CONSOLE", "maybe").output().unwrap().failure(2);
     assert_eq!(reported, "error: invalid value 'maybe' for PLANTSTORE_NO_CONSOLE: write true or false (see --help)\n");
-}
+});
 
 sqlite_test!(favicon_is_served_with_the_console, |Service { store, server }: &Service| {
     let anonymous = server.anonymous();

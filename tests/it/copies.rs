@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use rstest::rstest;
 
-use crate::support::transfer::{export, import, lines, stderr};
+use crate::support::transfer::{export, import, lines};
 use crate::support::{
-    Client, Cluster, Engine, JSON, Response, StopOnDrop, Store, TcpProxy, engine_test, runs_on_citus, sqlite_test,
-    wait_for, wait_until,
+    Client, Cluster, CommandOutput, Engine, JSON, Response, StopOnDrop, Store, TcpProxy, assert_contains, engine_test,
+    runs_on_citus, sqlite_test, tool_test, wait_for, wait_until,
 };
 
 fn other(engine: Engine) -> Engine {
@@ -23,9 +23,8 @@ fn other(engine: Engine) -> Engine {
 /// Returns the table that a successful copy prints, with a digest for each kind of row.
 #[track_caller]
 fn table(output: &Output) -> String {
-    assert!(output.status.success(), "{}", stderr(output));
-    assert!(stderr(output).contains("; read back, and nothing differs\n"), "{}", stderr(output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    assert_contains(output.notes(), "; read back, and nothing differs\n");
+    output.stdout_text()
 }
 
 #[track_caller]
@@ -35,9 +34,8 @@ fn copy(from: &Store, to: &Store) -> String {
 
 #[track_caller]
 fn error_of(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
     assert!(output.stdout.is_empty());
-    stderr(output)
+    output.failure(1)
 }
 
 fn create_with_key(client: &Client) -> Response {
@@ -50,8 +48,8 @@ fn fill(store: &Store) -> [String; 2] {
     let tokens = ["ada", "bob"].map(|user| store.token(user, &["--label", "balcony 🌵"]));
     store.token("gone", &[]);
     store.token("ada", &["--scope", "plants:read", "--expires", "never"]);
-    assert!(store.run(&["token", "revoke", "4"]).status.success());
-    assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
+    store.run(&["token", "revoke", "4"]).success();
+    store.share("ada", "bob", "editor");
     store.execute(
         "INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at)
          SELECT 'absent-user', user_id, 'reader', 5 FROM users WHERE name = 'ada';
@@ -130,11 +128,8 @@ fn rows(store: &Store) -> Vec<String> {
 fn assert_serves(store: &Store, [ada, bob]: &[String; 2], tag: &str) {
     let server = store.serve(&[]);
     let (ada, bob) = (server.client(ada), server.client(bob));
-    assert_eq!(
-        ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status,
-        304,
-        "the entity tag of the source is valid"
-    );
+    // The entity tag of the source is valid.
+    assert_eq!(ada.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 304);
     assert_eq!(ada.ids(), [i64::MIN, -1, 1, 5, 77, i64::MAX]);
     assert_eq!(create_with_key(&ada).header("idempotency-replayed"), Some("true"), "the stored response is replayed");
     assert_eq!(bob.get("/plants?owner=ada").json().as_array().map(Vec::len), Some(6), "the share is copied");
@@ -179,16 +174,13 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
     let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
     let made = table(&store.run(&["backup", "b.db"]));
     let file = store.directory().join("b.db");
-    assert_eq!(
-        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-        0o600,
-        "only the owner may read plants and token hashes"
-    );
+    // Only the owner may read plants and token hashes.
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let beside = |ending: &str| store.directory().join(format!("b.db{ending}")).exists();
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
     let bytes = std::fs::read(&file).unwrap();
     let again = error_of(&store.run(&["backup", "b.db"]));
-    assert!(again.contains("there is a file b.db already: name another, or move it away"), "{again}");
+    assert_contains(&again, "there is a file b.db already: name another, or move it away");
     for engine in [Engine::Sqlite, Engine::Postgres] {
         let restored = Store::new(engine);
         assert_eq!(table(&restored.run(&["restore", file.to_str().unwrap()])), made);
@@ -197,10 +189,8 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
     assert_eq!(std::fs::read(&file).unwrap(), bytes, "a restore does not change the backup");
     assert!(!["-wal", "-shm", "-journal"].into_iter().any(beside));
     std::fs::rename(&file, store.directory().join("plants2.db")).unwrap();
-    assert!(
-        store.run(&["export", "--store", "sqlite:plants2.db"]).status.success(),
-        "a backup can be opened as a store"
-    );
+    // A backup can be opened as a store.
+    assert!(store.run(&["export", "--store", "sqlite:plants2.db"]).status.success());
 }
 
 #[rstest]
@@ -212,7 +202,7 @@ fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(
     for user in ["ada", "bob", "gone"] {
         store.token(user, &[]);
     }
-    assert!(store.run(&["user", "delete", "gone", "--yes"]).status.success());
+    store.run(&["user", "delete", "gone", "--yes"]).success();
     table(&store.run(&["backup", "b.db"]));
     let backup = store.directory().join("b.db");
     for engine in [Engine::Sqlite, Engine::Postgres] {
@@ -240,13 +230,12 @@ engine_test!(target_that_is_not_empty_is_not_overwritten, |store: &Store| {
         Engine::Sqlite => "already: name another, or move it away",
         Engine::Postgres => "holds users already, and is left as it is: name a store that is new or empty",
     };
-    assert!(reported.contains(expected), "{reported}");
+    assert_contains(&reported, expected);
     assert_eq!(export(store), before);
     let reported = error_of(&store.run(&["copy", "--from", "sqlite:nowhere.db", "--to", "sqlite:new.db"]));
     assert_eq!(reported, "error: there is no store at sqlite:nowhere.db: name one that exists with --from\n");
-    let wrong = store.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]);
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(stderr(&wrong).contains("--from: a store is written as sqlite:PATH"), "{}", stderr(&wrong));
+    let reported = store.run(&["copy", "--from", "plants.db", "--to", "sqlite:new.db"]).failure(2);
+    assert_contains(reported, "--from: a store is written as sqlite:PATH");
     assert!(!store.directory().join("new.db").exists());
 });
 
@@ -280,7 +269,7 @@ engine_test!(copy_under_load_is_a_consistent_snapshot, |store: &Store| {
             let url = format!("sqlite:{name}");
             let plants = |user| {
                 let output = store.run(&["export", "--user", user, "--store", &url]);
-                let text = String::from_utf8(output.stdout).unwrap();
+                let text = output.stdout_text();
                 let ids = text
                     .lines()
                     .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["id"].as_i64().unwrap());
@@ -296,11 +285,8 @@ engine_test!(copy_under_load_is_a_consistent_snapshot, |store: &Store| {
                 rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY,
             )
             .unwrap();
-            assert_eq!(
-                file.query_row(ahead, [], |row| row.get::<_, i64>(0)),
-                Ok(0),
-                "users and plants are from one snapshot"
-            );
+            // Users and plants are from one snapshot.
+            assert_eq!(file.query_row(ahead, [], |row| row.get::<_, i64>(0)), Ok(0));
             for count in [first, second] {
                 assert!((least..=begun.load(Ordering::SeqCst)).contains(&count), "{count}, at least {least}");
             }
@@ -356,7 +342,7 @@ fn spawn_silently(store: &Store, arguments: &[&str]) -> Child {
 
 fn database_with_schema() -> Store<'static> {
     let store = Store::new(Engine::Postgres);
-    assert!(store.run(&["migrate"]).status.success());
+    store.run(&["migrate"]).success();
     store
 }
 
@@ -423,17 +409,15 @@ fn copy_that_differs_from_its_source_is_rolled_back() {
          CREATE TRIGGER spoil BEFORE INSERT ON plants FOR EACH ROW WHEN (NEW.plant_id = 2) EXECUTE FUNCTION spoil()",
     );
     let reported = error_of(&target.run(&["restore", source.file().to_str().unwrap()]));
-    assert!(reported.contains("the copy differs from its source: sent 1 users"), "{reported}");
+    assert_contains(&reported, "the copy differs from its source: sent 1 users");
     assert_eq!(target.rows("SELECT count(*) FROM users"), [0], "the transaction is rolled back");
     target.execute("DROP TRIGGER spoil ON plants");
     target.execute(
         "CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.version := 0; RETURN NEW; END $$;
          CREATE TRIGGER forget BEFORE INSERT ON plants FOR EACH ROW EXECUTE FUNCTION forget()",
     );
-    assert!(
-        error_of(&target.run(&["restore", source.file().to_str().unwrap()]))
-            .contains("the copy differs from its source")
-    );
+    let reported = error_of(&target.run(&["restore", source.file().to_str().unwrap()]));
+    assert_contains(reported, "the copy differs from its source");
 }
 
 // The WAL of a deleted file must not become part of a new file.
@@ -441,24 +425,21 @@ sqlite_test!(leftover_files_of_another_store_are_an_error, |store: &Store| {
     import(store, &[], &lines(&["ada"], 3));
     std::fs::write(store.directory().join("b.db-wal"), "left").unwrap();
     let reported = error_of(&store.run(&["backup", "b.db"]));
-    assert!(reported.contains("sqlite:b.db holds a write-ahead log or journal beside it already"), "{reported}");
+    assert_contains(&reported, "sqlite:b.db holds a write-ahead log or journal beside it already");
     assert!(!store.directory().join("b.db").exists());
 });
 
-#[rstest]
-#[case::requires_unshare()]
-fn backup_to_a_full_disk_leaves_no_file() {
-    let store = Store::new(Engine::Sqlite);
-    import(&store, &[], &lines(&["ada"], 40_000));
+tool_test!(backup_to_a_full_disk_leaves_no_file, requires_unshare, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 40_000));
     std::fs::create_dir(store.directory().join("small")).unwrap();
     let script = "mount -t tmpfs -o size=1m tmpfs small && \"$@\" backup small/b.db; echo $?; ls -A small";
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
     let output = store.command_through(&wrapper, &[]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n", "{}", stderr(&output));
-    assert!(stderr(&output).starts_with("error: writing failed: storage is full: "), "{}", stderr(&output));
-    assert_eq!(stderr(&output).matches("storage is full").count(), 1, "{}", stderr(&output));
-    assert_eq!(export(&store), lines(&["ada"], 40_000));
-}
+    assert_eq!(output.stdout_text(), "1\n", "{}", output.stderr_text());
+    assert!(output.stderr_text().starts_with("error: writing failed: storage is full: "), "{}", output.stderr_text());
+    assert_eq!(output.stderr_text().matches("storage is full").count(), 1, "{}", output.stderr_text());
+    assert_eq!(export(store), lines(&["ada"], 40_000));
+});
 
 #[rstest]
 #[case::requires_postgres()]

@@ -3,8 +3,7 @@
 use std::process::Output;
 use std::sync::OnceLock;
 
-use crate::support::transfer::stderr;
-use crate::support::{Engine, Store, engine_test, wait_until};
+use crate::support::{CommandOutput, Engine, Store, assert_contains, engine_test, wait_until};
 
 /// Characters that control a terminal or change the direction of text.
 const HOSTILE: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
@@ -19,7 +18,7 @@ fn make_valid_file() -> Vec<u8> {
     let store = Store::new(Engine::Sqlite);
     let ada = store.token("ada", &["--label", "balcony"]);
     store.token("bob", &[]);
-    assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
+    store.share("ada", "bob", "reader");
     let server = store.serve(&[]);
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "key")];
     let created = server.client(&ada).call("POST", "/plants", &headers, Some(br#"{"id":7,"name":"Rose","tag":"red"}"#));
@@ -44,13 +43,12 @@ fn changed_file(statements: &str) -> Store<'static> {
 fn error_of(file: &Store, target: &Store) -> String {
     let output = target.run(&["restore", file.file().to_str().unwrap()]);
     assert_rejected(&output, target);
-    stderr(&output)
+    output.stderr_text()
 }
 
 #[track_caller]
 fn assert_rejected(output: &Output, target: &Store) {
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(output));
-    let reported = stderr(output);
+    let reported = output.failure(1);
     assert_eq!(reported.lines().filter(|line| !line.contains("the password in")).count(), 1, "{reported}");
     match target.engine {
         Engine::Sqlite => {
@@ -121,7 +119,7 @@ engine_test!(rows_that_break_a_rule_are_not_restored, |store: &Store| {
         assert!(!reported.contains(HOSTILE), "{reported:?}");
     }
     let sound = changed_file("");
-    assert!(store.run(&["restore", sound.file().to_str().unwrap()]).status.success());
+    store.run(&["restore", sound.file().to_str().unwrap()]).success();
 });
 
 engine_test!(file_whose_schema_no_release_wrote_is_not_restored, |store: &Store| {
@@ -158,7 +156,7 @@ engine_test!(row_that_breaks_a_rule_is_neither_copied_nor_backed_up, |store: &St
         target.run(&["backup", "new.db", "--store", &store.url()]),
     ] {
         assert_rejected(&output, &target);
-        assert!(stderr(&output).contains("table users, user_id 1: "), "{}", stderr(&output));
+        assert_contains(output.stderr_text(), "table users, user_id 1: ");
     }
 });
 
@@ -166,13 +164,13 @@ engine_test!(lists_show_a_row_that_breaks_a_rule, |store: &Store| {
     for user in ["ada", "bob", "cyd"] {
         store.token(user, &[]);
     }
-    assert!(store.run(&["share", "grant", "--owner", "bob", "--to", "cyd", "--role", "reader"]).status.success());
+    store.share("bob", "cyd", "reader");
     store.execute("UPDATE users SET name = 'b\nob' WHERE name = 'bob'");
     store.execute("UPDATE tokens SET label = 'red \u{1b}[31m' WHERE token_id = 3");
     for command in ["user", "token", "share"] {
         let output = store.run(&[command, "list"]);
-        let table = String::from_utf8(output.stdout.clone()).unwrap();
-        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        let table = output.stdout_text();
+        assert!(output.status.success(), "{command}: {}", output.stderr_text());
         // A cell that is too wide is wrapped.
         assert!(table.contains("b\\nob") && table.contains("(invalid)"), "{table}");
         let json = store.run(&[command, "list", "--json"]).stdout;
@@ -183,14 +181,14 @@ engine_test!(lists_show_a_row_that_breaks_a_rule, |store: &Store| {
     let tokens = String::from_utf8(store.run(&["token", "list"]).stdout).unwrap();
     assert!(tokens.contains("red") && tokens.contains("\\u001b[31m"), "{tokens}");
     let of_ada = store.run(&["token", "list", "--user", "ada"]);
-    assert_eq!(String::from_utf8(of_ada.stdout).unwrap().lines().count(), 2);
+    assert_eq!(of_ada.stdout_text().lines().count(), 2);
 });
 
 /// A share in a file with a role that no release wrote.
 #[test]
 fn unknown_role_is_escaped_in_the_error_of_a_list() {
     let store = changed_file("UPDATE shares_by_name SET role = 'x' || char(27, 7, 155, 8238)");
-    let reported = stderr(&store.run(&["share", "list"]));
+    let reported = store.run(&["share", "list"]).stderr_text();
     assert!(reported.contains(r"x\u001b\u0007\u009b\u202e") && !reported.contains(HOSTILE), "{reported:?}");
 }
 
@@ -207,7 +205,7 @@ engine_test!(label_of_an_earlier_release_is_shown_escaped, |store: &Store| {
     assert_eq!(json[0]["label"], label);
     assert_eq!(store.serve(&[]).client(&ada).get("/tokens").json()[0]["label"], label);
     let copy = Store::new(Engine::Sqlite);
-    assert!(copy.run(&["copy", "--from", &store.url(), "--to", &copy.url()]).status.success());
+    copy.run(&["copy", "--from", &store.url(), "--to", &copy.url()]).success();
     assert_eq!(copy.texts("SELECT label FROM tokens"), [label]);
 });
 

@@ -1,7 +1,8 @@
 //! CORS: header fields that let scripts of other origins call the service and read its responses.
 
 use crate::support::{
-    Client, Connection, Garden, JSON, Response, Server, Service, Store, assert_snapshot, engine_test, sqlite_test,
+    Client, CommandOutput, Connection, Garden, JSON, Response, Server, Service, Store, assert_snapshot, engine_test,
+    sqlite_test,
 };
 
 /// Options of a server that allows the first origin.
@@ -116,12 +117,8 @@ engine_test!(other_vary_fields_are_preserved, &ALLOWED, |Garden { ada, .. }: &Ga
 
 engine_test!(a_preflight_needs_no_token, &ALLOWED, |Service { server, .. }: &Service| {
     let anonymous = server.anonymous();
-    let response = anonymous.call(
-        "OPTIONS",
-        "/plants/1",
-        &[ORIGIN, ASKS, ("Access-Control-Request-Headers", "authorization")],
-        None,
-    );
+    let asks = [ORIGIN, ASKS, ("Access-Control-Request-Headers", "authorization")];
+    let response = anonymous.call("OPTIONS", "/plants/1", &asks, None);
     assert_snapshot!(response.wire(), @r"
     204 No Content
     access-control-allow-methods: GET, HEAD, POST, PUT, DELETE
@@ -143,12 +140,9 @@ engine_test!(preflights_reveal_nothing_about_resources, &ALLOWED, |Service { sto
     {
         for method in ["GET", "HEAD", "POST", "DELETE", "PUT", "nonsense"] {
             for client in [&anonymous, &ada] {
-                let headers = [
-                    ORIGIN,
-                    ("Access-Control-Request-Method", method),
-                    ("Access-Control-Request-Headers", "x-anything"),
-                ];
-                assert_eq!(client.call("OPTIONS", path, &headers, None).wire(), expected, "{path} {method}");
+                let asks = [("Access-Control-Request-Method", method), ("Access-Control-Request-Headers", "x-any")];
+                let response = client.call("OPTIONS", path, &[ORIGIN, asks[0], asks[1]], None);
+                assert_eq!(response.wire(), expected, "{path} {method}");
             }
         }
     }
@@ -210,23 +204,16 @@ engine_test!(wildcard_lets_every_origin_read_every_response, |store: &Store| {
         let preflight = anonymous.call("OPTIONS", "/plants", &[origin, ASKS], None);
         assert_eq!((preflight.status, values(&preflight, "access-control-allow-origin")), (204, vec!["*"]));
     }
-    assert_eq!(
-        anonymous.call("OPTIONS", "/plants", &[ASKS], None).error(),
-        40100,
-        "without an origin it is not a preflight"
-    );
+    // Without an origin it is not a preflight.
+    assert_eq!(anonymous.call("OPTIONS", "/plants", &[ASKS], None).error(), 40100);
 });
 
 engine_test!(several_origins_may_be_listed, |store: &Store| {
     let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("PLANTSTORE_CORS_ORIGIN", "https://app.example, http://localhost:3000");
     let by_variable = Server::start(command);
-    let by_options = store.serve(&[
-        "--cors-origin",
-        "https://app.example",
-        "--cors-origin",
-        "http://[::1]:3000,http://localhost:3000",
-    ]);
+    let further = ["--cors-origin", "http://[::1]:3000,http://localhost:3000"];
+    let by_options = store.serve(&[ALLOWED, further].concat());
     for server in [&by_variable, &by_options] {
         for origin in ["https://app.example", "http://localhost:3000"] {
             let response = server.anonymous().call("GET", "/livez", &[("Origin", origin)], None);
@@ -265,9 +252,7 @@ sqlite_test!(invalid_origins_are_rejected_with_one_clear_line, |store: &Store| {
         (&["--cors-origin", "https://app.example:443"], "leave out the port"),
         (&["--cors-origin", ""], "write scheme://host"),
     ] {
-        let output = store.run(&[&["serve"], options].concat());
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {errors}");
+        let errors = store.run(&[&["serve"], options].concat()).failure(2);
         assert!(errors.starts_with("error: ") && errors.contains(words), "{options:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }

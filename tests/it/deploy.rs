@@ -8,7 +8,7 @@ use rstest::rstest;
 
 use crate::support::rewriting_proxy::{Reply, RewritingProxy};
 use crate::support::tools::external;
-use crate::support::{CLOSED_ADDRESS, Engine, Server, Service, Store, TIMEOUT, sqlite_test, wait_for};
+use crate::support::{CLOSED_ADDRESS, CommandOutput, Engine, Server, Service, Store, TIMEOUT, sqlite_test, wait_for};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// Highest accepted score of `systemd-analyze security`.
@@ -30,7 +30,7 @@ fn systemd_analyze(arguments: &[&str]) -> Output {
 #[case::requires_systemd()]
 fn unit_has_a_low_exposure_score() {
     let output = systemd_analyze(&["security", "--no-pager", "--offline=true", UNIT]);
-    let found = text(&output.stdout);
+    let found = output.stdout_text();
     let line = found.lines().find(|line| line.contains("Overall exposure level")).expect("a verdict");
     let level: f64 = line.split(':').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
     assert!(level <= EXPOSURE_MAX, "{found}");
@@ -44,7 +44,7 @@ fn the_unit_is_well_formed() {
     let unit = file("deploy/plantstore.service").replace("/usr/local/bin/plantstore", env!("CARGO_BIN_EXE_plantstore"));
     std::fs::write(&copy, unit).unwrap();
     let output = systemd_analyze(&["verify", "--man=no", copy.to_str().unwrap()]);
-    let about_it = text(&output.stderr);
+    let about_it = output.stderr_text();
     let about_it: Vec<&str> = about_it.lines().filter(|line| line.contains("plantstore")).collect();
     assert!(output.status.success() && about_it.is_empty(), "{about_it:?}");
 }
@@ -52,9 +52,9 @@ fn the_unit_is_well_formed() {
 /// Lists the system calls of a filter group of systemd, including its subgroups.
 fn system_calls(group: &str) -> BTreeSet<String> {
     let output = systemd_analyze(&["syscall-filter", "--no-pager", group]);
-    assert!(output.status.success(), "{group}: {}", text(&output.stderr));
+    assert!(output.status.success(), "{group}: {}", output.stderr_text());
     let mut calls = BTreeSet::new();
-    for word in text(&output.stdout).lines().skip(1).map(str::trim) {
+    for word in output.stdout_text().lines().skip(1).map(str::trim) {
         match word.chars().next() {
             Some('@') => calls.extend(system_calls(word)),
             Some('#') | None => {}
@@ -122,7 +122,7 @@ fn unit_allows_all_system_calls_of_the_service(#[values(Engine::Sqlite, Engine::
 fn variables_in_deploy_are_options() {
     let serve = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(["serve", "--help"]).output().unwrap();
     // The help is wrapped: join its lines.
-    let serve = text(&serve.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    let serve = serve.stdout_text().split_whitespace().collect::<Vec<_>>().join(" ");
     let mut found = 0;
     for path in [
         "deploy/plantstore.service",
@@ -192,20 +192,18 @@ fn supervisor_with_an_abstract_socket_is_notified() {
     assert_eq!(supervised(&store, &format!("@{name}"), &socket, ""), ["READY=1", "STOPPING=1"]);
 }
 
-/// A supervisor that cannot be notified does not stop the service.
-#[test]
-fn missing_supervisor_is_no_error() {
-    let store = Store::new(Engine::Sqlite);
+// A supervisor that cannot be notified does not stop the service.
+sqlite_test!(missing_supervisor_is_no_error, |store: &Store| {
     let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
     command.env("NOTIFY_SOCKET", store.directory().join("missing"));
     let server = Server::start(command);
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("cannot notify the service manager"), "{}", server.log());
-}
+});
 
 sqlite_test!(probe_reports_readiness, |Service { store, server }: &Service| {
     let ready = store.run(&["probe", &format!("http://{}", server.address()), "--timeout", "30s"]);
-    assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", text(&ready.stderr));
+    assert!(ready.status.success() && ready.stdout == b"ready\n", "{}", ready.stderr_text());
     let unready = RewritingProxy::start(server.address(), |request, server| {
         Reply::Response(server.send(request).with_status(503))
     });
@@ -216,9 +214,8 @@ sqlite_test!(probe_reports_readiness, |Service { store, server }: &Service| {
         (closed, "30s", "error: cannot connect to http://127.0.0.1:"),
         (silent.url(), "100ms", "error: no complete response within 100ms\n"),
     ] {
-        let output = store.run(&["probe", &url, "--timeout", timeout]);
-        assert_eq!(output.status.code(), Some(1));
-        assert!(text(&output.stderr).starts_with(says), "{}", text(&output.stderr));
+        let reported = store.run(&["probe", &url, "--timeout", timeout]).failure(1);
+        assert!(reported.starts_with(says), "{reported}");
     }
     assert_eq!(store.run(&["probe", "localhost"]).status.code(), Some(2));
 });

@@ -43,10 +43,8 @@ engine_test!(page_and_its_files_are_served_by_the_service, |Service { store, ser
     assert_eq!(ada.call("POST", "/docs", &[], None).error(), 40500);
     assert!(page.text().contains(r#"<a href="/">"#), "a link to the console");
     let without = store.serve(&["--no-console"]);
-    assert!(
-        !without.anonymous().get("/docs").text().contains(r#"href="/""#),
-        "no link to a console that is turned off"
-    );
+    // No link to a console that is turned off.
+    assert!(!without.anonymous().get("/docs").text().contains(r#"href="/""#));
 });
 
 #[rstest]

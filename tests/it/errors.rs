@@ -67,10 +67,8 @@ engine_test!(request_id_of_the_client_is_used_if_it_is_valid, |Service { store, 
     }
     let mut ids = BTreeSet::new();
     for _ in 0..50 {
-        assert!(
-            ids.insert(anonymous.get("/plants").header("x-request-id").expect("an id").to_owned()),
-            "each id is new"
-        );
+        // Each id is new.
+        assert!(ids.insert(anonymous.get("/plants").header("x-request-id").expect("an id").to_owned()));
     }
 });
 

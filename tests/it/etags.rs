@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Client, Cluster, Engine, Garden, History, Response, Service, Store, TcpProxy, Workload, assert_snapshot,
-    engine_test, postgres_test, wait_for, wait_until,
+    Client, Cluster, CommandOutput, Engine, Garden, History, Response, Service, Store, TcpProxy, Workload,
+    assert_snapshot, engine_test, postgres_test, sqlite_test, wait_for, wait_until,
 };
 
 /// Requests a list with these tags in `If-None-Match`.
@@ -126,17 +126,14 @@ engine_test!(writes_of_other_processes_are_visible_at_once, |store: &Store| {
         there.plant(id, "by another");
         let response = get(&here, "/plants?include=id", &before);
         assert_eq!((response.status, response.ids().len()), (200, usize::try_from(id).expect("few")));
-        assert_eq!(
-            get(&there, "/plants", response.header("etag").expect("a tag")).status,
-            304,
-            "both nodes have the same tag"
-        );
+        // Both nodes have the same tag.
+        assert_eq!(get(&there, "/plants", response.header("etag").expect("a tag")).status, 304);
     }
 });
 
 engine_test!(user_created_again_has_new_tags, |Garden { store, server, ada }: &Garden| {
     let before = tag(ada, "/plants");
-    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
+    store.run(&["user", "delete", "--yes", "ada"]).success();
     assert_eq!(get(ada, "/plants", &before).error(), 40101);
     let again = server.client(&store.token("ada", &[]));
     assert_eq!(get(&again, "/plants", &before).status, 200);
@@ -217,10 +214,8 @@ fn documented_statement(engine: Engine, words: &str) -> String {
     statement.replace("BEGIN IMMEDIATE", "").replace("BEGIN", "")
 }
 
-/// The store file is replaced by an earlier copy, and other plants are created from there.
-#[test]
-fn restored_store_does_not_reuse_a_tag() {
-    let store = Store::new(Engine::Sqlite);
+// The store file is replaced by an earlier copy, and other plants are created from there.
+sqlite_test!(restored_store_does_not_reuse_a_tag, |store: &Store| {
     let token = store.token("ada", &[]);
     let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
@@ -235,11 +230,9 @@ fn restored_store_does_not_reuse_a_tag() {
     let ada = server.client(&token);
     ada.plant(3, "Ivy");
     assert_eq!(get(&ada, "/plants?include=id", &known).ids(), [1, 3]);
-}
+});
 
-#[test]
-fn list_cache_is_bounded() {
-    let Garden { store, server, ada } = &Garden::new(Engine::Sqlite, &["--list-cache-bytes", "1000000"]);
+sqlite_test!(list_cache_is_bounded, &["--list-cache-bytes", "1000000"], |Garden { store, server, ada }: &Garden| {
     let name = "x".repeat(1_000);
     (1..=70).for_each(|id| ada.plant(id, &name));
     let after = (1..=10).map(|limit| ada.get(&format!("/plants?limit={limit}")).next().expect("another page"));
@@ -263,4 +256,4 @@ fn list_cache_is_bounded() {
     let ada = off.client(ada.token.as_deref().expect("a token"));
     (0..2).for_each(|_| assert_eq!(ada.ids().len(), 70));
     assert_eq!(get(&ada, "/plants", &tag(&ada, "/plants")).status, 304);
-}
+});

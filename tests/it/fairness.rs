@@ -6,7 +6,7 @@ use std::thread;
 use rstest::rstest;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::support::{Client, Connection, Engine, JSON, Response, Store, engine_test, wait_until};
+use crate::support::{Client, Connection, Engine, JSON, Response, Store, engine_test, postgres_test, wait_until};
 use crate::tokens::{create, created, hold_tokens, manager, revoke};
 
 /// Connections of the user who causes the load.
@@ -115,11 +115,8 @@ engine_test!(write_queue_has_a_place_for_another_user, |store: &Store| {
     assert_eq!([count(&flood, 409), count(&flood, 503)], [14, 6]);
 });
 
-/// Only with PostgreSQL do reads wait for the store.
-#[rstest]
-#[case::requires_postgres()]
-fn another_user_finds_a_slot_to_read() {
-    let store = &Store::new(Engine::Postgres);
+// Only with PostgreSQL do reads wait for the store.
+postgres_test!(another_user_finds_a_slot_to_read, |store: &Store| {
     let server = store.serve(&["--max-in-flight", "8", "--max-waiting", "0", "--metrics-listen", "0"]);
     let metrics = server.metrics();
     let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&store.token(user, &[])));
@@ -134,7 +131,7 @@ fn another_user_finds_a_slot_to_read() {
     drop(held);
     assert_eq!(count(&responses(call), 200), 1);
     assert_eq!(count(&responses(flood), 200), 7);
-}
+});
 
 fn has_response(connection: &Connection) -> bool {
     connection.stream().set_nonblocking(true).expect("a socket");

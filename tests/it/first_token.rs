@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use rstest::rstest;
 
-use crate::support::{Engine, Server, Store, StraceCommand, Terminal};
+use crate::support::{
+    CommandOutput, Engine, Server, Store, StraceCommand, Terminal, assert_contains, sqlite_test, tool_test,
+};
 use crate::tokens::ALL_SCOPES;
 
 const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
@@ -42,33 +44,31 @@ fn validity(store: &Store) -> String {
 }
 
 fn tokens(store: &Store) -> Vec<Value> {
-    serde_json::from_slice(&store.run(&["token", "list", "--json"]).stdout).expect("JSON")
+    serde_json::from_value(store.run(&["token", "list", "--json"]).json()).expect("a list")
 }
 
-#[test]
-fn new_embedded_store_gets_a_first_token() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(new_embedded_store_gets_a_first_token, |store: &Store| {
     let serve = || Server::start(store.command(&[&SERVE[..], &["--log-level", "trace"]].concat()));
     let server = serve();
-    let token = stored_token(&store);
+    let token = stored_token(store);
     assert_eq!(std::fs::metadata(store.file()).unwrap().permissions().mode() & 0o777, 0o600);
     server.client(&token).plant(1, "Monstera");
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("plants.db.first-token"), "the log names the file");
     assert!(!server.log().contains("pst_"), "the log never has the token");
-    let first = &tokens(&store)[0];
+    let first = &tokens(store)[0];
     assert_eq!(first["user"], "gardener");
     assert_eq!(first["scopes"], serde_json::json!(ALL_SCOPES.split(',').collect::<Vec<_>>()));
     let [created, expires] =
         ["created", "expires"].map(|name| first[name].as_str().unwrap().parse::<jiff::Timestamp>().unwrap());
     assert_eq!(expires.duration_since(created).as_hours(), 90 * 24);
 
-    std::fs::remove_file(file(&store)).unwrap();
+    std::fs::remove_file(file(store)).unwrap();
     let again = serve();
-    assert!(!file(&store).exists(), "only a new store gets a first token");
+    assert!(!file(store).exists(), "only a new store gets a first token");
     assert_eq!(again.client(&token).ids(), [1]);
     again.stop();
-}
+});
 
 /// A store whose users were all deleted is not new.
 #[test]
@@ -80,45 +80,38 @@ fn a_store_is_new_until_it_has_had_a_user() {
     let server = Server::start(store.command(&SERVE));
     assert_eq!(server.client(&stored_token(&store)).get("/plants").status, 200);
     drop(server);
-    assert!(store.run(&["user", "delete", "--yes", "gardener"]).status.success());
+    store.run(&["user", "delete", "--yes", "gardener"]).success();
     std::fs::remove_file(file(&store)).unwrap();
     drop(Server::start(store.command(&SERVE)));
     assert!(!file(&store).exists());
     assert_eq!(tokens(&store).len(), 0);
 }
 
-#[test]
-fn a_first_token_that_cannot_be_written_is_not_issued() {
-    let store = Store::new(Engine::Sqlite);
-    std::fs::create_dir(file(&store)).unwrap();
-    let output = store.run(&[&SERVE[..], &["--log-level", "error"]].concat());
-    assert_eq!(output.status.code(), Some(1));
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("cannot write the first token to"), "{stderr}");
-    assert!(stderr.contains("issue one with `plantstore token create --user gardener"), "{stderr}");
-    assert_eq!(tokens(&store).len(), 0);
-    std::fs::remove_dir(file(&store)).unwrap();
+sqlite_test!(a_first_token_that_cannot_be_written_is_not_issued, |store: &Store| {
+    std::fs::create_dir(file(store)).unwrap();
+    let stderr = store.run(&[&SERVE[..], &["--log-level", "error"]].concat()).failure(1);
+    assert_contains(&stderr, "cannot write the first token to");
+    assert_contains(&stderr, "issue one with `plantstore token create --user gardener");
+    assert_eq!(tokens(store).len(), 0);
+    std::fs::remove_dir(file(store)).unwrap();
     let server = Server::start(store.command(&SERVE));
-    assert_eq!(server.client(&stored_token(&store)).get("/plants").status, 200, "the next start issues the token");
-}
+    assert_eq!(server.client(&stored_token(store)).get("/plants").status, 200, "the next start issues the token");
+});
 
-#[rstest]
-#[case::requires_script()]
-fn first_token_is_shown_once_on_a_terminal() {
-    let store = Store::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve(&store, &[]);
+tool_test!(first_token_is_shown_once_on_a_terminal, requires_script, |store: &Store| {
+    let mut terminal = Terminal::serve(store, &[]);
     let screen = terminal.screen();
     terminal.close();
     let token = screen.split("export TOKEN=").nth(1).and_then(|rest| rest.lines().next()).expect("the token").trim();
     assert_eq!(token.len(), 42);
     assert_eq!(screen.matches("pst_").count(), 1, "the token is shown once: {screen}");
-    assert!(screen.contains("and shows them in a browser at http://127.0.0.1:"), "{screen}");
-    assert_eq!(stored_token(&store), token);
-    assert!(screen.contains(&format!("It is {}.", validity(&store))), "{screen}");
-    assert!(screen.contains("plants.db.first-token, which only its owner can read"), "{screen}");
+    assert_contains(&screen, "and shows them in a browser at http://127.0.0.1:");
+    assert_eq!(stored_token(store), token);
+    assert!(screen.contains(&format!("It is {}.", validity(store))), "{screen}");
+    assert_contains(&screen, "plants.db.first-token, which only its owner can read");
     let server = store.serve(&[]);
     assert_eq!(server.client(token).get("/plants").status, 200);
-}
+});
 
 /// Kills the first start of a server at the given system call. Returns false if the server makes fewer of these calls.
 fn is_killed_at(store: &Store, call: &str, number: usize) -> bool {

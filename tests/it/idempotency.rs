@@ -287,12 +287,8 @@ engine_test!(transient_and_authentication_errors_are_not_stored, |store: &Store|
 
 engine_test!(incomplete_body_leaves_the_key_unused, &["--request-timeout", "300ms"], |Garden { ada, .. }: &Garden| {
     let mut connection = ada.connect();
-    assert_eq!(
-        connection
-            .ask(ada.bytes("POST", "/plants", &[JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")], None))
-            .error(),
-        40800
-    );
+    let headers = [JSON, ("Idempotency-Key", "k1"), ("Content-Length", "100")];
+    assert_eq!(connection.ask(ada.bytes("POST", "/plants", &headers, None)).error(), 40800);
     assert_eq!(post(ada, "k1", &plant(1, "Rose")).status, 200);
 });
 
@@ -341,11 +337,8 @@ engine_test!(key_is_printable_with_or_without_quotes, |Garden { server, ada, .. 
     let twice = [JSON, ("Idempotency-Key", "a"), ("Idempotency-Key", "a")];
     assert_eq!(ada.call("POST", "/plants", &twice, Some(b"{}")).error(), 40007);
     assert_eq!(post(&server.anonymous(), "", "{}").error(), 40100, "authentication comes first");
-    assert_eq!(
-        ada.call("GET", "/plants?include=id", &[("Idempotency-Key", "")], None).ids(),
-        before,
-        "a list ignores the key"
-    );
+    // A list ignores the key.
+    assert_eq!(ada.call("GET", "/plants?include=id", &[("Idempotency-Key", "")], None).ids(), before);
 });
 
 engine_test!(a_second_request_does_not_wait_for_the_first, QUIET, |Garden { store, ada, .. }: &Garden| {

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::support::transfer::import;
 use crate::support::{
-    Client, Connection, Garden, Response, Server, Service, StopOnDrop, Store, assert_snapshot, engine_test, wait_until,
+    Client, CommandOutput, Connection, Garden, Response, Server, Service, StopOnDrop, Store, assert_snapshot,
+    engine_test, wait_until,
 };
 
 /// Follows the `next` links to the last page.
@@ -150,11 +151,8 @@ engine_test!(cursor_outlives_its_plant_and_reveals_no_other_user, |Garden { stor
     ada.plant(0, "before the cursor");
     assert_eq!(ada.get(&next).ids(), [4, 5, 6]);
     let cursor = next.split("after=").nth(1).and_then(|rest| rest.split('&').next()).expect("a cursor");
-    assert_eq!(
-        ada.get(&format!("/plants?include=id&after={cursor}")).ids(),
-        [4, 5, 6],
-        "without a limit, all the rest"
-    );
+    // Without a limit, all the rest.
+    assert_eq!(ada.get(&format!("/plants?include=id&after={cursor}")).ids(), [4, 5, 6]);
 });
 
 engine_test!(the_largest_id_ends_the_list, |Garden { ada, .. }: &Garden| {
@@ -296,7 +294,7 @@ engine_test!(a_slow_reader_gets_the_whole_list, |store: &Store| {
 engine_test!(list_whose_user_is_deleted_is_cut_off, |store: &Store| {
     // The list must not be cut off for another reason.
     let (server, _ada, connection) = a_list_that_is_being_sent(store, &["--write-timeout", "10m"]);
-    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
+    store.run(&["user", "delete", "--yes", "ada"]).success();
     assert_cut(&connection);
     wait_until("the reason in the log", || server.log().contains("a user was deleted"));
 });

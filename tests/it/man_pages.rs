@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use rstest::rstest;
 
 use crate::support::tools::{external, succeed};
+use crate::support::{CommandOutput, assert_contains};
 
 fn plantstore(arguments: &[&str]) -> String {
     succeed(Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments))
@@ -44,8 +45,8 @@ fn completed(words: &[&str]) -> Vec<String> {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), plantstore(&["completions", "bash"]).as_bytes())
         .unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    assert!(output.stderr.is_empty(), "{}", output.stderr_text());
+    output.stdout_text().lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -70,8 +71,8 @@ fn offered_by_fish(line: &str) -> Vec<String> {
     let mut fish = external("fish");
     fish.args(["--no-config", "--command", "source $argv[1]; complete --do-complete=$argv[2]"]).arg(&file).arg(line);
     let output = fish.env("HOME", home.path()).output().expect("fish");
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    let offered = String::from_utf8(output.stdout).unwrap();
+    assert!(output.stderr.is_empty(), "{}", output.stderr_text());
+    let offered = output.stdout_text();
     offered.lines().filter_map(|line| line.split('\t').next()).map(str::to_owned).collect()
 }
 
@@ -104,7 +105,7 @@ fn offered_by_zsh(line: &str) -> Vec<String> {
     script.env("HOME", home.path()).env("ZDOTDIR", home.path()).env("TYPED", line).env("TERM", "dumb");
     let output = script.output().expect("script, of bsdutils");
     let offered = std::fs::read_to_string(file("offered"));
-    let offered = offered.unwrap_or_else(|_| panic!("zsh: {}", String::from_utf8_lossy(&output.stdout)));
+    let offered = offered.unwrap_or_else(|_| panic!("zsh: {}", output.stdout_text()));
     offered.lines().filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
@@ -206,9 +207,7 @@ fn examples_are_commands_that_the_parser_accepts() {
             let command = line.split("plantstore ").nth(1).unwrap_or_default();
             let words = command.split_whitespace().take_while(|word| !["|", ">"].contains(word));
             let words: Vec<&str> = words.chain(["--no-such-option"]).collect();
-            let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(&words).output().unwrap();
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(2), "{line}");
+            let stderr = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(&words).output().unwrap().failure(2);
             assert!(stderr.contains("unexpected argument '--no-such-option'"), "{line}: {stderr}");
             tried += 1;
         }
@@ -231,8 +230,8 @@ fn rendered(page: &str) -> String {
     let writer = std::thread::spawn(move || std::io::Write::write_all(&mut input, page.as_bytes()));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    assert!(output.stderr.is_empty(), "{}", output.stderr_text());
+    output.stdout_text()
 }
 
 fn check_page(path: &[&str], pages: &mut Vec<String>) {
@@ -274,14 +273,12 @@ fn every_command_and_option_is_in_the_manual() {
 
 #[test]
 fn unknown_page_or_directory_is_an_error() {
-    let run = |arguments: &[&str]| {
+    for (arguments, code, words) in [
+        (&["man", "token", "make"][..], 2, "`token` has no command `make`; there are: create, list, revoke"),
+        (&["man", "--output", "/dev/null/man"], 1, "cannot write the manual into /dev/null/man"),
+        (&["completions", "tcsh"], 2, "possible values: bash, elvish, fish, powershell, zsh"),
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_plantstore")).args(arguments).output().unwrap();
-        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
-    };
-    let (code, stderr) = run(&["man", "token", "make"]);
-    assert!(code == 2 && stderr.contains("`token` has no command `make`; there are: create, list, revoke"), "{stderr}");
-    let (code, stderr) = run(&["man", "--output", "/dev/null/man"]);
-    assert!(code == 1 && stderr.contains("cannot write the manual into /dev/null/man"), "{stderr}");
-    let (code, stderr) = run(&["completions", "tcsh"]);
-    assert!(code == 2 && stderr.contains("possible values: bash, elvish, fish, powershell, zsh"), "{stderr}");
+        assert_contains(output.failure(code), words);
+    }
 }

@@ -11,8 +11,8 @@ use rstest::rstest;
 use crate::support::http2::Http2;
 use crate::support::issuer::{Issuer, SigningKey, now};
 use crate::support::{
-    Cluster, Connection, Engine, Garden, JSON, Scrape, Server, Service, Store, engine_test, retry_while_unavailable,
-    sqlite_test, wait_until,
+    Cluster, Connection, Engine, Garden, JSON, Scrape, Server, Service, Store, engine_test, postgres_test,
+    retry_while_unavailable, sqlite_test, wait_until,
 };
 
 pub(crate) const LISTEN: [&str; 2] = ["--metrics-listen", "0"];
@@ -367,10 +367,8 @@ fn keys_that_were_never_fetched_have_no_timestamp() {
     assert!(!scrape.text.contains("plantstore_oidc_keys_last_fetch_timestamp_seconds"), "{}", scrape.text);
 }
 
-/// The start time is that of the process, before the program is loaded.
-#[test]
-fn process_start_time_is_correct() {
-    let store = Store::new(Engine::Sqlite);
+// The start time is that of the process, before the program is loaded.
+sqlite_test!(process_start_time_is_correct, |store: &Store| {
     let wrapper = ["sh", "-c", "date +%s.%N > begun && exec \"$@\"", "sh"];
     let earliest = now();
     let server = store.serve_through(&wrapper, &LISTEN);
@@ -379,21 +377,11 @@ fn process_start_time_is_correct() {
     let started = scrape.samples.iter().find(|sample| sample.name == "process_start_time_seconds").unwrap().value;
     // The kernel reports its own start in whole seconds.
     assert!((earliest - 2.0..=begun).contains(&started), "{earliest}, {started}, {begun}");
-}
+});
 
-#[test]
-fn dropped_log_lines_are_counted() {
-    let store = Store::new(Engine::Sqlite);
-    let server = Server::start_unread(store.command(&[
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--no-first-token",
-        "--log-level",
-        "debug",
-        "--metrics-listen",
-        "0",
-    ]));
+sqlite_test!(dropped_log_lines_are_counted, |store: &Store| {
+    let options = ["--no-first-token", "--log-level", "debug", "--metrics-listen", "0"];
+    let server = Server::start_unread(store.command(&[&["serve", "--listen", "127.0.0.1:0"], &options[..]].concat()));
     let metrics = server.metrics();
     let client = server.anonymous();
     let request = client.bytes("GET", "/livez", &[("X-Request-Id", &"x".repeat(128))], None);
@@ -406,7 +394,7 @@ fn dropped_log_lines_are_counted() {
         }
         metrics.value("plantstore_log_lines_dropped_total", &[]) > 0
     });
-}
+});
 
 #[test]
 fn every_page_is_well_formed() {
@@ -426,11 +414,8 @@ fn every_page_is_well_formed() {
     }
 }
 
-/// Only with PostgreSQL do lists wait for a slot; the embedded store reads them immediately.
-#[rstest]
-#[case::requires_postgres()]
-fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
-    let store = Store::new(Engine::Postgres);
+// Only with PostgreSQL do lists wait for a slot; the embedded store reads them immediately.
+postgres_test!(lists_without_a_slot_are_rejected_and_counted_as_shed, |store: &Store| {
     let limits = ["--max-in-flight", "1", "--max-waiting", "1", "--waiting-timeout", "30s"];
     let server = store.serve(&[&LISTEN[..], &limits].concat());
     let metrics = server.metrics();
@@ -453,7 +438,7 @@ fn lists_without_a_slot_are_rejected_and_counted_as_shed() {
     metrics.wait_for("plantstore_requests_shed_total", &[("kind", "read")], 2);
     metrics.wait_for("plantstore_reads_waiting", &[], 0);
     metrics.wait_for("plantstore_reads_in_flight", &[], 0);
-}
+});
 
 /// The first two statements may have one request each. The others wait for a statement, and share the next. Not on Citus, where a
 /// shared statement would fail for all if one worker is lost.

@@ -6,8 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use rstest::rstest;
 
-use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Store, StraceCommand, engine_test, wait_for};
+use crate::support::transfer::{export, import, lines};
+use crate::support::{CommandOutput, Engine, Store, StraceCommand, assert_contains, engine_test, tool_test, wait_for};
 
 /// The commands that create a file `notes`.
 const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
@@ -64,7 +64,7 @@ engine_test!(existing_files_in_the_directory_are_unchanged, |store: &Store| {
             create_obstacle(kind, &partial, &precious);
             let before = (state(&partial), state(&precious));
             let output = run_with_umask_0(store, command);
-            assert!(output.status.success(), "{command:?}, {kind}: {}", stderr(&output));
+            assert!(output.status.success(), "{command:?}, {kind}: {}", output.stderr_text());
             assert_eq!((state(&partial), state(&precious)), before, "{command:?}, {kind}");
             let metadata = made.symlink_metadata().unwrap();
             assert!(metadata.is_file() && metadata.nlink() == 1, "{command:?}, {kind}");
@@ -92,8 +92,8 @@ fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)]
         assert_eq!(partial.metadata().unwrap().mode() & 0o777, 0o600);
         traced.signal(name);
         let output = traced.wait();
-        assert_eq!(output.status.code(), Some(code), "{command:?}: {}", stderr(&output));
-        assert_eq!(stderr(&output).lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
+        let reported = output.failure(code);
+        assert_eq!(reported.lines().next(), Some(&*format!("error: interrupted by SIG{name}")), "{command:?}");
         assert_eq!(files(store, "notes"), [""; 0], "{command:?} {name}");
     }
     assert_eq!(export(store), lines(&["ada"], 10), "the store is unchanged");
@@ -107,7 +107,7 @@ engine_test!(concurrent_writers_of_one_file_leave_one_complete_file, |store: &St
     let (made, rejected): (Vec<_>, Vec<_>) = outputs.iter().partition(|output| output.status.success());
     assert_eq!(made.len(), 1, "{outputs:?}");
     for output in rejected {
-        assert!(stderr(output).contains("there is a file notes already"), "{}", stderr(output));
+        assert_contains(output.stderr_text(), "there is a file notes already");
     }
     assert_eq!(files(store, "notes"), ["notes"]);
 });
@@ -125,20 +125,16 @@ fn a_signal_removes_the_partial_file_of_a_restore() {
     traced.signal("INT");
     assert_eq!(traced.wait().status.code(), Some(130));
     assert_eq!(files(&target, "notes"), [""; 0]);
-    assert!(target.run(&restore).status.success());
+    target.run(&restore).success();
     assert_eq!(files(&target, "notes"), ["notes"]);
 }
 
-/// For example, under `nohup`.
-#[rstest]
-#[case::requires_strace()]
-fn ignored_sighup_does_not_interrupt_a_backup() {
-    let store = Store::new(Engine::Sqlite);
-    import(&store, &[], &lines(&["ada"], 10));
-    let traced = StraceCommand::start_after(&store, "trap '' HUP", DELAYED_SYNC, &["backup", "notes"]);
-    wait_for("the partial file", || partial_file(&store));
+// For example, under `nohup`.
+tool_test!(ignored_sighup_does_not_interrupt_a_backup, requires_strace, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 10));
+    let traced = StraceCommand::start_after(store, "trap '' HUP", DELAYED_SYNC, &["backup", "notes"]);
+    wait_for("the partial file", || partial_file(store));
     traced.signal("HUP");
-    let output = traced.wait();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert_eq!(files(&store, "notes"), ["notes"]);
-}
+    traced.wait().success();
+    assert_eq!(files(store, "notes"), ["notes"]);
+});

@@ -10,7 +10,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, now};
-use crate::support::{Engine, Response, Server, Store, engine_test, sqlite_test, wait_for, wait_until};
+use crate::support::{CommandOutput, Engine, Response, Server, Store, engine_test, sqlite_test, wait_for, wait_until};
 
 /// Allowed clock skew in seconds.
 const LEEWAY: f64 = 30.0;
@@ -75,8 +75,7 @@ fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::
     }
     let ada = server.client(&keys[0].token(&issuer.claims("ada")));
     assert_eq!(ada.delete(0).status, 204);
-    let output = store.run(&["user", "list", "--json"]);
-    let listed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let listed = store.run(&["user", "list", "--json"]).json();
     assert_eq!((&listed[0]["name"], &listed[0]["tokens"], &listed[0]["plants"]), (&"ada".into(), &0.into(), &2.into()));
 }
 
@@ -133,11 +132,8 @@ engine_test!(rejected_jwts_count_against_the_address, |store: &Store| {
     assert!(responses[..5].iter().all(|response| response.error() == 40101));
     assert!(responses.iter().any(|response| response.status == 429 && response.error() == 42900));
     assert_eq!(call(&server, &good).status, 200, "a valid token from the same address is accepted");
-    assert_eq!(
-        call(&server, &key.token(&issuer.claims("bob"))).status,
-        200,
-        "also a valid token that the server has not cached"
-    );
+    // Also a valid token that the server has not cached.
+    assert_eq!(call(&server, &key.token(&issuer.claims("bob"))).status, 200);
 });
 
 // At the level `debug`, each verification that fails is one log line.
@@ -274,47 +270,32 @@ engine_test!(ed25519_is_accepted_as_the_name_of_eddsa, |store: &Store| {
 });
 
 sqlite_test!(conflicting_options_are_rejected, |store: &Store| {
+    let rejects = |options: &[&str], expected: &str| {
+        let words = store.run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat()).failure(2);
+        assert!(words.contains(expected) && words.lines().count() == 1, "{options:?}: {words}");
+    };
     let issuer = ["--oidc-issuer", "https://login.example.com"];
     let audience = ["--oidc-audience", "plants"];
-    let rejected: &[(&[&str], &str)] = &[
-        (&issuer, "--oidc-audience"),
-        (&audience, "--oidc-issuer"),
-        (&["--oidc-ca", "ca.pem"], "--oidc-issuer"),
-        (&["--oidc-user-claim", "email"], "--oidc-issuer"),
-        (&["--oidc-issuer", "https://login.example.com", "--oidc-audience", ""], "--oidc-audience"),
-        (&["--oidc-issuer", "http://login.example.com", "--oidc-audience", "plants"], "use https://"),
-        (&["--oidc-issuer", "http://127.0.0.1.example.com", "--oidc-audience", "plants"], "use https://"),
-        (&["--oidc-issuer", "http://10.0.0.1:8080", "--oidc-audience", "plants"], "use https://"),
-        (&["--oidc-issuer", "login.example.com", "--oidc-audience", "plants"], "write it as https://HOST/PATH"),
-        (&["--oidc-issuer", "", "--oidc-audience", "plants"], "--oidc-issuer"),
-        (&["--oidc-issuer", "https://", "--oidc-audience", "plants"], "write it as https://HOST/PATH"),
-        (&["--oidc-issuer", "ftp://login.example.com", "--oidc-audience", "plants"], "write it as https://HOST/PATH"),
-        (
-            &["--oidc-issuer", "https://ada:secret@login.example.com", "--oidc-audience", "plants"],
-            "without user name and password",
-        ),
-        (
-            &["--oidc-issuer", "https://login.example.com:99999", "--oidc-audience", "plants"],
-            "write it as https://HOST/PATH",
-        ),
-        (
-            &["--oidc-issuer", "https://login.example.com/?a=b", "--oidc-audience", "plants"],
-            "neither a query nor a fragment",
-        ),
-        (
-            &["--oidc-issuer", "https://login.example.com/#x", "--oidc-audience", "plants"],
-            "neither a query nor a fragment",
-        ),
-        (
-            &["--oidc-issuer", "https://login.example.com", "--oidc-audience", "plants", "--oidc-ca", "nowhere.pem"],
-            "nowhere.pem",
-        ),
-    ];
-    for (options, expected) in rejected {
-        let output = store.run(&[&["serve", "--listen", "127.0.0.1:0"], *options].concat());
-        let words = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {words}");
-        assert!(words.contains(expected) && words.lines().count() == 1, "{options:?}: {words}");
+    rejects(&issuer, "--oidc-audience");
+    rejects(&audience, "--oidc-issuer");
+    rejects(&["--oidc-ca", "ca.pem"], "--oidc-issuer");
+    rejects(&["--oidc-user-claim", "email"], "--oidc-issuer");
+    rejects(&[issuer, ["--oidc-audience", ""]].concat(), "--oidc-audience");
+    rejects(&[issuer, audience, ["--oidc-ca", "nowhere.pem"]].concat(), "nowhere.pem");
+    for (url, expected) in [
+        ("http://login.example.com", "use https://"),
+        ("http://127.0.0.1.example.com", "use https://"),
+        ("http://10.0.0.1:8080", "use https://"),
+        ("login.example.com", "write it as https://HOST/PATH"),
+        ("", "--oidc-issuer"),
+        ("https://", "write it as https://HOST/PATH"),
+        ("ftp://login.example.com", "write it as https://HOST/PATH"),
+        ("https://ada:secret@login.example.com", "without user name and password"),
+        ("https://login.example.com:99999", "write it as https://HOST/PATH"),
+        ("https://login.example.com/?a=b", "neither a query nor a fragment"),
+        ("https://login.example.com/#x", "neither a query nor a fragment"),
+    ] {
+        rejects(&[["--oidc-issuer", url], audience].concat(), expected);
     }
     assert!(!store.file().exists(), "a server that cannot start creates no store");
     for url in

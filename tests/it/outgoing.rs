@@ -2,12 +2,10 @@
 
 use std::process::{Command, Stdio};
 
-use rstest::rstest;
-
 use crate::support::collector::Collector;
 use crate::support::forward_proxy::ForwardProxy;
 use crate::support::issuer::{AUDIENCE, Authority, Issuer, SigningKey};
-use crate::support::{Engine, Server, Store, sqlite_test, wait_until};
+use crate::support::{CommandOutput, Server, Store, assert_contains, sqlite_test, tool_test, wait_until};
 
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
 /// Host name that reaches servers on this machine and does not count as a loopback address.
@@ -27,16 +25,13 @@ fn serve(store: &Store, options: &[&str], variables: &[(&str, &str)]) -> Server 
     Server::start(command(store, &[&fixed, options].concat(), variables))
 }
 
-#[rstest]
-#[case::requires_openssl()]
-fn issuer_is_reached_through_a_tunnel_with_credentials() {
-    let store = Store::new(Engine::Sqlite);
+tool_test!(issuer_is_reached_through_a_tunnel_with_credentials, requires_openssl, |store: &Store| {
     let (proxy, authority, key) = (ForwardProxy::start(), Authority::for_host("issuer.example"), SigningKey::p256("k"));
     let issuer = Issuer::start_as("issuer.example", &authority, &[&key]);
     let (url, file) = (format!("http://ada:s%65cret@{}", proxy.address()), authority.file().display().to_string());
     let options = ["--oidc-issuer", issuer.url(), "--oidc-audience", AUDIENCE, "--oidc-ca", &file];
     for variable in ["HTTPS_PROXY", "https_proxy"] {
-        let server = serve(&store, &options, &[(variable, &url)]);
+        let server = serve(store, &options, &[(variable, &url)]);
         let id = if variable == "HTTPS_PROXY" { 1 } else { 2 };
         server.client(&key.token(&issuer.claims("ada"))).plant(id, "Rose");
         assert!(!server.log().contains("secret"), "{}", server.log());
@@ -44,20 +39,17 @@ fn issuer_is_reached_through_a_tunnel_with_credentials() {
     let connect = format!("CONNECT {} HTTP/1.1\r\n", issuer.url().trim_start_matches("https://"));
     for head in proxy.heads() {
         assert!(head.starts_with(&connect), "{head}");
-        assert!(head.contains("Proxy-Authorization: Basic YWRhOnNlY3JldA==\r\n"), "{head}");
+        assert_contains(&head, "Proxy-Authorization: Basic YWRhOnNlY3JldA==\r\n");
     }
     assert!(!proxy.heads().is_empty());
-}
+});
 
-#[rstest]
-#[case::requires_python()]
-fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
-    let store = Store::new(Engine::Sqlite);
+tool_test!(plain_http_is_forwarded_unless_no_proxy_names_its_host, requires_python, |store: &Store| {
     let (proxy, collector) = (ForwardProxy::start(), Collector::start());
     let url = format!("http://{}", proxy.address());
     let elsewhere = collector.url().replace("127.0.0.1", NON_LOOPBACK);
     let report = |endpoint: &str, id: &str, variables: &[(&str, &str)]| {
-        let server = serve(&store, &["--otlp-endpoint", endpoint], variables);
+        let server = serve(store, &["--otlp-endpoint", endpoint], variables);
         server.anonymous().call("GET", "/plants", &[("X-Request-Id", id)], None);
         collector.wait_for_request(id);
     };
@@ -68,7 +60,7 @@ fn plain_http_is_forwarded_unless_no_proxy_names_its_host() {
     report(&elsewhere, "forwarded", &[("HTTP_PROXY", &url)]);
     let heads = proxy.heads();
     assert!(heads[0].starts_with(&format!("POST {elsewhere}/v1/traces HTTP/1.1\r\n")), "{heads:?}");
-}
+});
 
 sqlite_test!(check_goes_through_the_proxy, |store: &Store| {
     let (proxy, server) = (ForwardProxy::start(), store.serve(&[]));
@@ -76,9 +68,9 @@ sqlite_test!(check_goes_through_the_proxy, |store: &Store| {
     let through = format!("http://{}", proxy.address());
     let variables = [("http_proxy", through.as_str()), ("PLANTSTORE_TOKEN", &token)];
     let output = command(store, &["check", &url, "--timeout", "60s"], &variables).output().expect("the check runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", output.stdout_text());
     let warning = format!("warning: without https:// the token can be read on the way to {url}\n");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), warning);
+    assert_eq!(output.stderr_text(), warning);
     assert!(proxy.heads().iter().any(|head| head.starts_with(&format!("POST {url}/plants HTTP/1.1\r\n"))));
 });
 
@@ -91,21 +83,16 @@ sqlite_test!(unusable_proxy_is_rejected_at_the_start, |store: &Store| {
         ("HTTPS_PROXY", "://"),
         ("HTTP_PROXY", "a b"),
     ] {
-        let output = command(store, &arguments, &[(variable, proxy)]).output().expect("the command runs");
-        assert_eq!(output.status.code(), Some(2), "{proxy}");
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(error.contains("HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT"), "{error}");
+        let error = command(store, &arguments, &[(variable, proxy)]).output().expect("the command runs").failure(2);
+        assert_contains(&error, "HTTP_PROXY or HTTPS_PROXY: write the proxy as http://HOST:PORT");
     }
 });
 
-#[rstest]
-#[case::requires_openssl()]
-fn unreachable_proxy_is_named_in_the_log() {
-    let store = Store::new(Engine::Sqlite);
+tool_test!(unreachable_proxy_is_named_in_the_log, requires_openssl, |store: &Store| {
     let authority = Authority::for_host("issuer.example");
     let file = authority.file().display().to_string();
     let options = ["--oidc-issuer", "https://issuer.example", "--oidc-audience", AUDIENCE, "--oidc-ca", &file];
-    let server = serve(&store, &options, &[("HTTPS_PROXY", "127.0.0.1:1")]);
+    let server = serve(store, &options, &[("HTTPS_PROXY", "127.0.0.1:1")]);
     let line = "cannot connect to issuer.example: the proxy http://127.0.0.1:1/: ";
     wait_until("the log line", || server.log().contains(line));
-}
+});

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Engine, Response, Service, Stopwatch, Store, assert_snapshot, engine_test, wait_until};
+use crate::support::{
+    Client, CommandOutput, Engine, JSON, Response, Service, Stopwatch, Store, assert_snapshot, engine_test, wait_until,
+};
 use crate::tokens::{EFFECT_LIMIT, manager};
-
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 #[track_caller]
 fn grant(client: &Client, to: &str, role: &str) -> Response {
@@ -101,7 +101,7 @@ engine_test!(grantee_declines_and_leaves_unnoticed, |Service { store, server }: 
     assert_eq!(shares(&bob)["received"], received("ada", "editor", "offered"));
     // A share of the operator can be left, too, and granted again.
     for _ in 0..2 {
-        assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
+        store.share("ada", "bob", "editor");
         assert_eq!(shares(&bob)["received"], received("ada", "editor", "accepted"));
         assert_eq!(decline(&bob, "ada").status, 204);
     }
@@ -122,7 +122,7 @@ engine_test!(offer_is_there_when_its_user_appears, |Service { store, server }: &
     assert_eq!(accept(&eve, "ada").error(), 40403);
     // The acceptance of a deleted user ends, and so does a refusal: the next user of this name has an offer.
     for _ in 0..2 {
-        assert!(store.run(&["user", "delete", "bob", "--yes"]).status.success());
+        store.run(&["user", "delete", "bob", "--yes"]).success();
         let bob = manager(store, server, "bob");
         assert_eq!(bob.get("/plants").text(), "[]");
         assert_eq!(shares(&bob)["received"], received("ada", "reader", "offered"));
@@ -133,7 +133,7 @@ engine_test!(offer_is_there_when_its_user_appears, |Service { store, server }: &
     let bob = manager(store, server, "bob");
     assert_eq!(grant(&ada, "bob", "reader").status, 204);
     assert_eq!(accept(&bob, "ada").status, 204);
-    assert!(store.run(&["user", "delete", "ada", "--yes"]).status.success());
+    store.run(&["user", "delete", "ada", "--yes"]).success();
     wait_until("the end of the share", || bob.get("/plants?owner=ada").status == 404);
     assert_eq!(shares(&bob)["received"], json!([]));
 });
@@ -287,7 +287,7 @@ engine_test!(accepted_shares_are_limited_under_concurrency, |store: &Store| {
     assert_eq!(accept(&bob, "owner100").status, 204, "it is accepted already");
     assert_eq!(accept(&bob, "absent").error(), 40403, "the limit does not show who exists");
     let operator = store.run(&["share", "grant", "--owner", "owner300", "--to", "bob", "--role", "reader"]);
-    assert!(String::from_utf8_lossy(&operator.stderr).contains("bob has accepted 100 shares already"), "{operator:?}");
+    assert!(operator.stderr_text().contains("bob has accepted 100 shares already"), "{operator:?}");
     assert_eq!(decline(&bob, "owner100").status, 204);
     assert_eq!(accept(&bob, "owner300").status, 204);
 });
@@ -300,7 +300,7 @@ engine_test!(shares_of_an_earlier_release_stay_effective, |store: &Store| {
         Engine::Postgres => {
             let copy = store.directory().join("released.db");
             std::fs::copy(&released, &copy).expect("a copy");
-            assert!(store.run(&["restore", copy.to_str().expect("text")]).status.success());
+            store.run(&["restore", copy.to_str().expect("text")]).success();
         }
     }
     let server = store.serve(&[]);

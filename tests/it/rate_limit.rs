@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::support::{
-    Client, Connection, Garden, JSON, Response, Server, Store, assert_snapshot, engine_test, sqlite_test,
+    Client, CommandOutput, Connection, Garden, JSON, Response, Server, Store, assert_snapshot, engine_test, sqlite_test,
 };
 
 /// Starts a server with a rate so low that no request is added to the bucket while a test runs.
@@ -253,9 +253,7 @@ sqlite_test!(invalid_rates_are_rejected_with_one_clear_line, |store: &Store| {
         (&["--rate-limit", "1/s", "--rate-burst", "0"], "--rate-burst"),
         (&["--rate-burst", "200"], "error: --rate-burst needs a --rate-limit, for example 100/s"),
     ] {
-        let output = store.run(&[&["serve"], options].concat());
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {errors}");
+        let errors = store.run(&[&["serve"], options].concat()).failure(2);
         assert!(errors.contains(words) && errors.lines().count() == 1, "{options:?}: {errors}");
     }
     assert!(!store.file().exists(), "a server that cannot start creates no store");

@@ -85,11 +85,11 @@ engine_test!(access_is_checked_before_the_plant, |Service { store, server }: &Se
     let delete_only = server.client(&store.token("ada", &["--scope", "plants:read,plants:delete"]));
     assert_eq!(delete_only.put(1, "{").error(), 40300);
     assert_eq!(put(&bob, "ada").error(), 40400);
-    assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]).status.success());
+    store.share("ada", "bob", "reader");
     // The server may have cached for 2 s that nothing is shared.
     wait_until("the share takes effect", || put(&bob, "ada").error() == 40300);
     assert_eq!(ada.get("/plants").text(), r#"[{"name":"Rose"}]"#);
-    assert!(store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "editor"]).status.success());
+    store.share("ada", "bob", "editor");
     wait_until("the role takes effect", || put(&bob, "ada").status == 200);
     assert_eq!(ada.get("/plants").text(), r#"[{"name":"Fern"}]"#);
     assert_eq!(bob.put(1, r#"{"name": "x"}"#).error(), 40400, "without an owner, it is the caller's own plant");

@@ -6,14 +6,15 @@ use std::process::Stdio;
 use serde_json::json;
 
 use crate::support::{
-    Client, Engine, Response, Server, Service, Store, assert_snapshot, engine_test, wait_for, wait_until,
+    Client, CommandOutput, Engine, Response, Server, Service, Store, assert_contains, assert_snapshot, engine_test,
+    wait_for, wait_until,
 };
 
 #[track_caller]
 fn share(store: &Store, arguments: &[&str]) -> String {
     let output = store.run(&[&["share"], arguments].concat());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text")
+    assert!(output.status.success(), "{}", output.stderr_text());
+    output.stdout_text()
 }
 
 #[track_caller]
@@ -104,11 +105,8 @@ engine_test!(editor_creates_and_deletes_shared_plants, |Service { store, server 
     assert_eq!(delete_of(&bob, "ada", 1).error(), 40400);
     assert_eq!(ada.ids(), [2]);
     bob.plant(2, "Ivy");
-    assert_eq!(
-        owned(&ada.get("/plants?include=id,owner")),
-        [(2, "ada".to_owned())],
-        "the owner does not see the plants of the grantee"
-    );
+    // The owner does not see the plants of the grantee.
+    assert_eq!(owned(&ada.get("/plants?include=id,owner")), [(2, "ada".to_owned())]);
     assert_eq!(post_to(&bob, "bob", 3, "Own").status, 200, "the caller may name themselves as the owner");
 });
 
@@ -125,7 +123,7 @@ engine_test!(idempotency_key_is_not_replayed_for_an_owner_who_was_created_again,
     for again in [create(), delete(), malformed()] {
         assert_eq!(again.header("idempotency-replayed"), Some("true"), "{}", again.wire());
     }
-    assert!(store.run(&["user", "delete", "ada", "--yes"]).status.success());
+    store.run(&["user", "delete", "ada", "--yes"]).success();
     let ada = server.client(&store.token("ada", &[]));
     grant(store, "ada", "bob", "editor");
     wait_until("the grant of the new owner to take effect", || bob.get("/plants?owner=ada").text() == "[]");
@@ -180,11 +178,8 @@ engine_test!(grants_and_revocations_take_effect_within_seconds_on_every_node, |s
     grant(store, "ada", "bob", "reader");
     for (bob, tag) in bobs.iter().zip(&tags) {
         wait_until("the grant to take effect", || bob.ids() == [1]);
-        assert_eq!(
-            bob.call("GET", "/plants", &[("If-None-Match", tag)], None).status,
-            200,
-            "the old entity tag does not match"
-        );
+        // The old entity tag does not match.
+        assert_eq!(bob.call("GET", "/plants", &[("If-None-Match", tag)], None).status, 200);
         assert_eq!(post_to(bob, "ada", 2, "Moss").error(), 40300);
     }
     grant(store, "ada", "bob", "editor");
@@ -361,7 +356,7 @@ engine_test!(operators_list_and_change_shares, |store: &Store| {
     let failure = |arguments: &[&str]| {
         let output = store.run(&[&["share"], arguments].concat());
         assert_eq!(output.stdout, b"");
-        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+        (output.status.code(), output.stderr_text())
     };
     for (owner, to) in [("ada", "carl"), ("carl", "ada")] {
         let (code, words) = failure(&["grant", "--owner", owner, "--to", to, "--role", "reader"]);
@@ -373,7 +368,7 @@ engine_test!(operators_list_and_change_shares, |store: &Store| {
     assert_eq!(failure(&["grant", "--owner", "ada", "--to", "ada", "--role", "reader"]).0, Some(2));
     let (code, words) = failure(&["grant", "--owner", "ada", "--to", "bob", "--role", "owner"]);
     assert_eq!(code, Some(2));
-    assert!(words.contains("the roles are reader and editor"), "{words}");
+    assert_contains(&words, "the roles are reader and editor");
     assert_eq!(failure(&["grant", "--owner", "ada", "--to", "bob"]).0, Some(2), "the role is required");
 
     grant(store, "ada", "bob", "editor");
@@ -399,7 +394,7 @@ engine_test!(operators_list_and_change_shares, |store: &Store| {
     share(store, &["revoke", "--owner", "ada", "--to", "bob"]);
     let (code, words) = failure(&["revoke", "--owner", "ada", "--to", "bob"]);
     assert_eq!(code, Some(1));
-    assert!(words.contains("ada shares nothing with bob"), "{words}");
+    assert_contains(&words, "ada shares nothing with bob");
     assert_eq!(failure(&["revoke", "--owner", "ada", "--to", "carl"]).0, Some(1));
     assert_eq!(listed(&[]), ["bob ada reader", "Åsa bob editor"]);
 });
@@ -421,10 +416,8 @@ engine_test!(the_number_of_owners_is_bounded, |store: &Store| {
          INSERT INTO plants (user_id, plant_id, name, version)
          SELECT user_id, 1000 - user_id, name, 0 FROM users WHERE name LIKE 'u%'"
     ));
-    let one_more = store.run(&["share", "grant", "--owner", "u100", "--to", "bob", "--role", "reader"]);
-    assert_eq!(one_more.status.code(), Some(1));
-    let words = String::from_utf8(one_more.stderr).expect("text");
-    assert!(words.contains("bob has accepted 100 shares already"), "{words}");
+    let words = store.run(&["share", "grant", "--owner", "u100", "--to", "bob", "--role", "reader"]).failure(1);
+    assert_contains(&words, "bob has accepted 100 shares already");
     grant(store, "u001", "bob", "editor");
     let listed = wait_for("the shared plants", || Some(bob.ids()).filter(|ids| !ids.is_empty()));
     assert_eq!(listed.len(), MOST);

@@ -1,6 +1,6 @@
 //! Graceful shutdown by SIGTERM and SIGINT: no new connections, requests in flight are finished.
 
-use crate::support::{Client, Connection, Engine, JSON, Store, engine_test, wait_for, wait_until};
+use crate::support::{Client, Connection, JSON, Store, engine_test, sqlite_test, wait_for, wait_until};
 
 /// Sends the head of a create and waits until the server asks for the body.
 #[track_caller]
@@ -12,10 +12,8 @@ fn unfinished_create(client: &Client) -> Connection {
     connection
 }
 
-/// A closed SQLite store is one file, without WAL files.
-#[test]
-fn a_clean_stop_leaves_one_file() {
-    let store = Store::new(Engine::Sqlite);
+// A closed SQLite store is one file, without WAL files.
+sqlite_test!(a_clean_stop_leaves_one_file, |store: &Store| {
     let files = || {
         let names =
             std::fs::read_dir(store.directory()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -28,7 +26,7 @@ fn a_clean_stop_leaves_one_file() {
     assert!(files().len() > 1);
     server.stop();
     assert_eq!(files(), ["plants.db"], "a server leaves one file");
-}
+});
 
 engine_test!(requests_in_flight_are_finished, |store: &Store| {
     for signal in ["TERM", "INT"] {

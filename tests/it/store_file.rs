@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rstest::rstest;
 
-use crate::support::{Engine, Garden, Store, engine_test, sqlite_test};
+use crate::support::{CommandOutput, Engine, Garden, Store, assert_contains, engine_test, sqlite_test};
 
 fn open(file: &Path) -> rusqlite::Connection {
     rusqlite::Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE).expect("the file")
@@ -18,7 +18,7 @@ fn error_of(store: &Store) -> String {
     let output = store.run(&["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(std::fs::read(store.file()).expect("the file"), before, "the file is unchanged");
-    let words = String::from_utf8(output.stderr).expect("text");
+    let words = output.stderr_text();
     assert_eq!(words.lines().count(), 1, "{words}");
     words
 }
@@ -97,9 +97,7 @@ engine_test!(only_serve_and_migrate_change_an_old_schema, |engine: &Engine| {
         &["copy", "--from", &url, "--to", "sqlite:new.db"],
     ];
     for command in commands {
-        let output = store.run(command);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
+        let stderr = store.run(command).failure(1);
         assert!(stderr.contains("is at version 2, this release needs "), "{command:?}: {stderr}");
         assert!(stderr.contains(": run `plantstore migrate` first"), "{command:?}: {stderr}");
     }
@@ -111,7 +109,7 @@ engine_test!(only_serve_and_migrate_change_an_old_schema, |engine: &Engine| {
     let expected = format!("schema updated from 2 to {}", schema_version(store));
     assert!(updated.contains(&expected) && updated.contains("the schema is up to date\n"), "{updated}");
     assert_eq!(migrate(), "the schema is up to date\n");
-    assert!(store.run(&["user", "list"]).status.success());
+    store.run(&["user", "list"]).success();
     let server = old_store(*engine).serve(&[]);
     server.stop();
     assert!(server.log().contains(&expected), "{}", server.log());
@@ -125,17 +123,17 @@ fn old_schema_of_an_empty_database_is_migrated_by_restore() {
     source.token("ada", &[]);
     let store = old_store(Engine::Postgres);
     let copied = source.run(&["copy", "--from", &source.url(), "--to", &store.url()]);
-    assert!(String::from_utf8_lossy(&copied.stderr).contains("run `plantstore migrate` first"), "{copied:?}");
+    assert!(copied.stderr_text().contains("run `plantstore migrate` first"), "{copied:?}");
     assert_eq!(schema_version(&store), 2);
     let restored = store.run(&["restore", source.file().to_str().expect("text")]);
     assert!(restored.status.success(), "{restored:?}");
-    assert!(String::from_utf8_lossy(&restored.stderr).contains("schema updated from 2 to "), "{restored:?}");
+    assert!(restored.stderr_text().contains("schema updated from 2 to "), "{restored:?}");
     assert!(schema_version(&store) > 2);
 }
 
 sqlite_test!(missing_store_is_not_created_with_no_migrate, |store: &Store| {
     let output = store.run(&["serve", "--listen", "127.0.0.1:0", "--no-migrate"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = output.stderr_text();
     assert!(stderr.contains("there is no store at ") && stderr.contains("`plantstore migrate` create"), "{stderr}");
     assert!(!store.file().exists());
 });
@@ -161,7 +159,7 @@ sqlite_test!(file_of_a_newer_release_is_rejected, |store: &Store| {
         .expect("a complete checkpoint");
     let words = error_of(store);
     assert!(words.contains("was written by a newer plantstore (schema 1000, this one knows "), "{words}");
-    assert!(words.contains("use that release or a later one"), "{words}");
+    assert_contains(&words, "use that release or a later one");
     assert_eq!(store.run(&["token", "list"]).status.code(), Some(1), "other commands reject the file, too");
 });
 
@@ -171,7 +169,7 @@ sqlite_test!(file_of_another_program_is_rejected, |store: &Store| {
         .execute_batch("CREATE TABLE plants (mine TEXT); INSERT INTO plants VALUES ('precious')")
         .expect("a table");
     let words = error_of(store);
-    assert!(words.contains("is not a plantstore file (it is an SQLite database of another program)"), "{words}");
+    assert_contains(&words, "is not a plantstore file (it is an SQLite database of another program)");
     let empty = Store::new(Engine::Sqlite);
     std::fs::write(empty.file(), "").expect("an empty file");
     open(&empty.file()).pragma_update(None, "user_version", 7).expect("a version of another program");
@@ -209,25 +207,23 @@ sqlite_test!(file_has_the_documented_schema_and_mode, |Garden { store, ada, .. }
 // The full path shows an operator who runs the command in the wrong directory what is wrong.
 sqlite_test!(missing_store_is_reported_with_its_full_path, |store: &Store| {
     let output = store.run(&["token", "create", "--user", "ada", "--store", "sqlite:plantstore.db"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = output.stderr_text();
     let path = store.directory().canonicalize().unwrap().join("plantstore.db");
     let expected = format!("there is no store at sqlite:plantstore.db ({}): name yours with --store", path.display());
-    assert!(stderr.contains(&expected), "{stderr}");
+    assert_contains(&stderr, &expected);
 });
 
 // An empty file is no store. It becomes one only with `--create`.
 sqlite_test!(empty_file_is_rejected, |store: &Store| {
     std::fs::write(store.file(), "").unwrap();
     let output = store.run(&["token", "create", "--user", "ada"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no store at"), "{output:?}");
+    assert!(output.stderr_text().contains("there is no store at"), "{output:?}");
     assert_eq!(std::fs::read(store.file()).unwrap(), b"", "the file is unchanged");
     store.token("ada", &[]);
 });
 
-/// Another tool may have changed the journal mode of the file; the server changes it back.
-#[test]
-fn the_journal_mode_is_set_at_every_start() {
-    let store = Store::new(Engine::Sqlite);
+// Another tool may have changed the journal mode of the file; the server changes it back.
+sqlite_test!(the_journal_mode_is_set_at_every_start, |store: &Store| {
     store.token("ada", &[]);
     let mode = |mode: &str| -> String {
         open(&store.file()).pragma_update_and_check(None, "journal_mode", mode, |row| row.get(0)).unwrap()
@@ -237,7 +233,7 @@ fn the_journal_mode_is_set_at_every_start() {
     let found: String = open(&store.file()).pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
     assert_eq!(found, "wal");
     drop(server);
-}
+});
 
 /// Returns the error of `serve` after the shell command `freeze` has made files read-only in a new mount namespace.
 fn error_when_frozen(freeze: &str) -> String {
@@ -247,9 +243,7 @@ fn error_when_frozen(freeze: &str) -> String {
         format!("mkdir frozen && mount -t tmpfs tmpfs frozen && cp plants.db frozen/ && {freeze} && exec \"$@\"");
     let wrapper = ["unshare", "--map-root-user", "--mount", "sh", "-c", &script, "sh"];
     let serve = ["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:frozen/plants.db"];
-    let output = store.command_through(&wrapper, &serve).output().unwrap();
-    let words = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{words}");
+    let words = store.command_through(&wrapper, &serve).output().unwrap().failure(1);
     assert_eq!(words.lines().count(), 1, "{words}");
     words
 }
@@ -259,11 +253,11 @@ fn error_when_frozen(freeze: &str) -> String {
 #[case::requires_unshare()]
 fn read_only_store_is_rejected() {
     let words = error_when_frozen("mount -o remount,ro frozen");
-    assert!(words.contains("cannot open sqlite:frozen/plants.db: Read-only file system"), "{words}");
+    assert_contains(&words, "cannot open sqlite:frozen/plants.db: Read-only file system");
     let shm = "frozen/plants.db-shm";
     let words =
         error_when_frozen(&format!("touch {shm} && mount --bind {shm} {shm} && mount -o remount,bind,ro {shm}"));
-    assert!(words.contains("a file beside it whose name starts with its own, may only be read"), "{words}");
+    assert_contains(&words, "a file beside it whose name starts with its own, may only be read");
 }
 
 // The deletion of a user was interrupted after its first transaction. Plants of other users must stay.
@@ -296,9 +290,7 @@ engine_test!(command_creates_no_store_without_the_option, |engine: &Engine| {
         &["export"],
     ];
     for command in commands {
-        let output = store.run(command);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
+        let stderr = store.run(command).failure(1);
         assert!(stderr.starts_with("error: there is no store at "), "{command:?}: {stderr}");
         assert!(stderr.contains("name yours with --store") && stderr.contains("--create"), "{command:?}: {stderr}");
         assert_eq!(std::fs::read_dir(store.directory()).unwrap().count(), 0, "{command:?}");
@@ -308,7 +300,7 @@ engine_test!(command_creates_no_store_without_the_option, |engine: &Engine| {
         assert_eq!(store.rows(schemas), none);
     }
     let made = store.run(&["token", "create", "--create", "--user", "ada"]);
-    assert!(String::from_utf8_lossy(&made.stderr).contains("created a new store"), "{made:?}");
+    assert!(made.stderr_text().contains("created a new store"), "{made:?}");
     assert!(store.run(&["import"]).status.success(), "the store exists now");
 });
 
@@ -319,7 +311,6 @@ engine_test!(concurrent_starts_on_a_new_store_succeed, |store: &Store| {
             scope.spawn(move || store.token(&format!("user-{number}"), &[]));
         }
     });
-    let users = store.run(&["user", "list", "--json"]);
-    let users: serde_json::Value = serde_json::from_slice(&users.stdout).expect("JSON");
+    let users = store.run(&["user", "list", "--json"]).json();
     assert_eq!(users.as_array().map(Vec::len), Some(10));
 });

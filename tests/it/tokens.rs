@@ -7,14 +7,13 @@ use serde_json::{Value, json};
 
 use crate::support::http2::{CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, head};
 use crate::support::{
-    Client, Engine, Response, Server, Service, Stopwatch, Store, TIMEOUT, assert_snapshot, engine_test, wait_for,
-    wait_until,
+    Client, Engine, JSON, Response, Server, Service, Stopwatch, Store, TIMEOUT, assert_contains, assert_snapshot,
+    engine_test, wait_for, wait_until,
 };
 
 pub(crate) const ALL_SCOPES: &str = "plants:read,plants:write,plants:delete,tokens:manage,shares:manage";
 /// Longest time until a revocation takes effect on every node: 5 seconds are documented, and a busy machine gets more.
 pub(crate) const EFFECT_LIMIT: Duration = Duration::from_secs(20);
-const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 /// Counts the transactions in PostgreSQL that wait for the lock of a token.
 const WAITING_FOR_TOKEN: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
@@ -114,7 +113,7 @@ engine_test!(user_creates_lists_and_revokes_tokens, |Service { store, server }: 
     store.token("gardener", &["--label", "first token"]);
     let table = String::from_utf8(store.run(&["token", "list"]).stdout).expect("text");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    assert!(table.contains("by token 1"), "{table}");
+    assert_contains(&table, "by token 1");
 });
 
 engine_test!(last_use_is_never_before_the_creation, |Service { store, server }: &Service| {

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::support::http2::Http2;
-use crate::support::{Client, Engine, Response, Server, Store, TIMEOUT, sqlite_test, wait_for};
+use crate::support::{Client, CommandOutput, Engine, Response, Server, Store, TIMEOUT, sqlite_test, wait_for};
 
 const FORWARDED: &str = "Forwarded";
 const X_FORWARDED_FOR: &str = "X-Forwarded-For";
@@ -113,11 +113,8 @@ fn failed_authentications_count_for_the_client_behind_the_proxy(
     assert_eq!(fail(&server, protocol, &[(X_FORWARDED_FOR, "192.0.2.2")]).error(), 40101, "another client is not");
     assert_eq!(fail(&server, protocol, &[(X_FORWARDED_FOR, "203.0.113.0")]).error(), 40101, "nor is a claimed address");
     let ada = Client { token: Some(store.token("ada", &[])), ..server.anonymous() };
-    assert_eq!(
-        ada.call("GET", "/plants", &[(X_FORWARDED_FOR, "192.0.2.1")], None).status,
-        200,
-        "valid tokens are served"
-    );
+    // Valid tokens are served.
+    assert_eq!(ada.call("GET", "/plants", &[(X_FORWARDED_FOR, "192.0.2.1")], None).status, 200);
 }
 
 /// Connects from one of this machine's addresses. Returns true if a request on the connection is served.
@@ -134,9 +131,7 @@ fn is_served(client: Ipv4Addr, server: SocketAddr) -> (TcpStream, bool) {
     (stream, is_ok)
 }
 
-#[test]
-fn connections_of_a_trusted_proxy_are_limited_in_total_only() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(connections_of_a_trusted_proxy_are_limited_in_total_only, |store: &Store| {
     let limits = ["--max-connections", "5", "--max-connections-per-address", "1", "--trusted-proxy", "127.0.0.2"];
     let server = store.serve(&limits);
     let (proxy, client) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3));
@@ -145,14 +140,14 @@ fn connections_of_a_trusted_proxy_are_limited_in_total_only() {
     open.extend((0..4).map(|_| is_served(proxy, server.address())));
     assert!(open.iter().all(|(_, served)| *served));
     assert!(!is_served(proxy, server.address()).1, "the total holds for proxies, too");
-}
+});
 
 sqlite_test!(networks_that_cannot_be_trusted_are_rejected_at_the_start, |store: &Store| {
     for (network, advice) in
         [("10.0.0.5/8", "10.0.0.0/8"), ("0.0.0.0/0", "name your own proxies"), ("proxy.example", "10.0.0.0/24")]
     {
         let output = store.run(&["serve", "--trusted-proxy", network]);
-        let message = String::from_utf8_lossy(&output.stderr);
+        let message = output.stderr_text();
         assert!(!output.status.success() && message.contains(advice), "{network}: {message}");
     }
 });

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use crate::support::issuer::{Issuer, SigningKey};
-use crate::support::transfer::{export, feed, import, stderr};
-use crate::support::{Engine, Store, engine_test};
+use crate::support::transfer::{export, feed, import};
+use crate::support::{CommandOutput, Engine, Store, assert_contains, engine_test};
 
 /// Invisible characters, and characters that look like a blank.
 const INVISIBLE: &[char] = &[
@@ -38,9 +38,9 @@ engine_test!(new_user_name_with_an_invisible_character_is_rejected, |store: &Sto
     for character in INVISIBLE {
         let output = store.run(&["token", "create", "--user", &format!("ada{character}")]);
         assert!(!output.status.success() && output.stdout.is_empty(), "U+{:04X}", u32::from(*character));
-        assert!(stderr(&output).contains("invisible"), "{}", stderr(&output));
+        assert_contains(output.stderr_text(), "invisible");
     }
-    let reported = stderr(&store.run(&["token", "create", "--user", EARLIER]));
+    let reported = store.run(&["token", "create", "--user", EARLIER]).stderr_text();
     assert_eq!(reported, "error: a new user name holds no invisible or blank-looking characters (found U+3164)\n");
     for name in ["Ωmega", "数学", "ada@example.com", "žluť", "🌵", "अदा", "a-b_c.d", "아다"] {
         store.token(name, &[]);
@@ -55,30 +55,26 @@ engine_test!(user_name_allowed_by_an_earlier_release_still_works, |store: &Store
     let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
     assert_eq!(server.client(&store.token(EARLIER, &[])).ids(), [1]);
-    assert!(store.run(&["share", "grant", "--owner", EARLIER, "--to", "bob", "--role", "reader"]).status.success());
+    store.share(EARLIER, "bob", "reader");
     import(store, &[], &format!("{{\"owner\":\"{EARLIER}\",\"id\":2,\"name\":\"Fern\"}}\n"));
     let copied = Store::new(Engine::Sqlite);
     let output = store.run(&["copy", "--from", &store.url(), "--to", &copied.url()]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(output.status.success(), "{}", output.stderr_text());
     assert_eq!(export(&copied), export(store));
     assert_eq!(users(&copied), [EARLIER, "bob"]);
-    assert!(store.run(&["user", "delete", EARLIER, "--yes"]).status.success());
+    store.run(&["user", "delete", EARLIER, "--yes"]).success();
     assert_eq!(users(store), ["bob"]);
-    assert!(
-        !store.run(&["token", "create", "--user", EARLIER]).status.success(),
-        "after the deletion it would be a new name"
-    );
+    // After the deletion it would be a new name.
+    assert!(!store.run(&["token", "create", "--user", EARLIER]).status.success());
 });
 
 engine_test!(import_creates_no_user_with_an_invisible_character, |store: &Store| {
     store.token("ada", &[]);
     let line = |owner: &str, id| format!("{{\"owner\":\"{owner}\",\"id\":{id},\"name\":\"Rose\"}}\n");
     let input = [line("ada", 1), line("ada", 2), line(EARLIER, 3), line("ada", 4)].concat();
-    let output = feed(store.command(&["import"]), input.as_bytes());
-    assert_eq!(output.status.code(), Some(1));
-    let reported = stderr(&output);
+    let reported = feed(store.command(&["import"]), input.as_bytes()).failure(1);
     let fault = "line 3: `owner`: a new user name holds no invisible or blank-looking characters (found U+3164)";
-    assert!(reported.contains(fault), "{reported}");
+    assert_contains(&reported, fault);
     assert_eq!(export(store), [line("ada", 1), line("ada", 2)].concat(), "the lines before it are stored");
     assert_eq!(users(store), ["ada"]);
 });

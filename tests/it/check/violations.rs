@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{OWN, check, names, text, token, user_with_plants, with_verdict};
 use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream};
-use crate::support::{Client, Engine, Response, Server, Service};
+use crate::support::{Client, CommandOutput, Response, Server, Service, sqlite_test};
 
 struct Case {
     name: &'static str,
@@ -118,7 +118,7 @@ fn verify(case: &'static Case, server: &Server, ada: &Client) -> Option<String> 
         return Some(format!("{name}: {left:?} are left"));
     }
     if !right || output.status.code() != Some(1) {
-        return Some(format!("{name}: {failing:?}\n{}", text(&output.stdout)));
+        return Some(format!("{name}: {failing:?}\n{}", output.stdout_text()));
     }
     None
 }
@@ -178,6 +178,10 @@ fn overflowed(request: &ProxiedRequest) -> ProxiedRequest {
 fn text_of<'a>(json: &'a Value, name: &str) -> &'a str {
     json[name].as_str().unwrap_or_default()
 }
+
+/// Checks that send idempotency keys and depend on their effect.
+const OF_KEYS: [&str; 6] =
+    ["account-token-limits", "retry-create", "retry-delete", "retry-rejected", "retry-key-reused", "retry-invalid-key"];
 
 const ALL: &[Case] = &[
     on_response("a create is 201", Exactly(&["create-response"]), |request, response| {
@@ -306,12 +310,12 @@ const ALL: &[Case] = &[
         "a duplicate is 409 but replaces it",
         Exactly(&["create-duplicate"]),
         40900,
-        |request, server, rejected| {
+        |request, server, response| {
             if text_of(&request.json().unwrap(), "name").ends_with("second") {
                 delete_created(request, server);
                 server.send(request);
             }
-            rejected
+            response
         },
     ),
     on_error("a duplicate is 400", Exactly(&["create-duplicate"]), 40900, |_, _, response| {
@@ -517,14 +521,9 @@ const ALL: &[Case] = &[
         let response = Response { status: 200, reason: "OK".into(), headers, body: b"[]".to_vec() };
         is_changed.then_some(Reply::Response(response))
     }),
-    on_error(
-        "any token is accepted",
-        Exactly(&["access-wrong-token", "access-invalid"]),
-        40101,
-        |request, _, error| {
-            if is_list(request) { error.with_status(200).with_json(&json!([])) } else { error }
-        },
-    ),
+    on_error("any token works", Exactly(&["access-wrong-token", "access-invalid"]), 40101, |request, _, error| {
+        if is_list(request) { error.with_status(200).with_json(&json!([])) } else { error }
+    }),
     on_response("no WWW-Authenticate", Exactly(&["access-challenge", "access-invalid"]), |_, response| {
         response.without("www-authenticate")
     }),
@@ -547,18 +546,7 @@ const ALL: &[Case] = &[
             .is_none_or(|value| value.starts_with("Bearer ") || value.starts_with("Basic "));
         if exact { request.clone() } else { request.without("authorization") }
     }),
-    on_request(
-        "idempotency keys are ignored",
-        Exactly(&[
-            "account-token-limits",
-            "retry-create",
-            "retry-delete",
-            "retry-rejected",
-            "retry-key-reused",
-            "retry-invalid-key",
-        ]),
-        |request| request.without("idempotency-key"),
-    ),
+    on_request("idempotency keys are ignored", Exactly(&OF_KEYS), |request| request.without("idempotency-key")),
     on_error("a revoked token is accepted", Exactly(&["account-tokens"]), 40101, |request, _, response| {
         let me = json!({"user": "x", "token": {"scopes": []}});
         if request.is("GET", "/me") { response.with_status(200).with_json(&me) } else { response }
@@ -636,10 +624,8 @@ const ALL: &[Case] = &[
     }),
 ];
 
-/// Every violation is reported by the checks about it and by no others.
-#[test]
-fn every_violation_is_reported_by_its_checks() {
-    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+// Every violation is reported by the checks about it and by no others.
+sqlite_test!(every_violation_is_reported_by_its_checks, |Service { store, server }: &Service| {
     assert!(ALL.len() >= 40);
     let queue = Mutex::new(ALL.iter().enumerate());
     let failures = Mutex::new(Vec::new());
@@ -658,4 +644,4 @@ fn every_violation_is_reported_by_its_checks() {
     });
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
+});

@@ -1,8 +1,9 @@
 //! Errors of the command line: one clear line and an exit code.
 
-use super::{text, tokens};
-use crate::support::transfer::stderr;
-use crate::support::{Engine, Server, Service, Store, assert_snapshot, sqlite_test, wait_until};
+use super::tokens;
+use crate::support::{
+    CommandOutput, Engine, Server, Service, Store, assert_contains, assert_snapshot, sqlite_test, wait_until,
+};
 
 /// Asserts that a message holds no text of libraries and no error number of the operating system.
 #[track_caller]
@@ -10,6 +11,15 @@ fn assert_no_internals(message: &str) {
     for internal in ["os error", "invalid digit", "..=", "is not in", "expected ident", "EOF while"] {
         assert!(!message.contains(internal), "{internal}: {message}");
     }
+}
+
+/// Asserts that a message is one line with these words, and returns it.
+#[track_caller]
+fn one_line(message: String, words: &str) -> String {
+    assert_contains(&message, words);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert_no_internals(&message);
+    message
 }
 
 sqlite_test!(wrong_use_is_one_clear_line_and_exit_code_2, |store: &Store| {
@@ -23,10 +33,7 @@ sqlite_test!(wrong_use_is_one_clear_line_and_exit_code_2, |store: &Store| {
         (&["migrate", "--store", "postgres://u:secret@h/d?sslmode=secret"], "sslmode must be disable, prefer, require"),
         (&["token", "list", "--store", "sqlite::memory:"], "would forget everything"),
         (&["serve", "--header-timeout", "10"], "write a whole number and a unit, for example 500ms, 10s"),
-        (
-            &["serve", "--listen", "localhost"],
-            "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine alone",
-        ),
+        (&["serve", "--listen", "localhost"], "write HOST:PORT, for example 127.0.0.1:8080, or a port of this machine"),
         (&["serve", "--max-body-bytes", "0"], "'--max-body-bytes <BYTES>': write a whole number from 1 to 16,777,216"),
         (&["serve", "--max-in-flight", "many"], "write a whole number from 1 to 100,000"),
         (&["serve", "--list-cache-bytes", "x"], "write a whole number from 0 to 4,294,967,295"),
@@ -42,7 +49,7 @@ sqlite_test!(wrong_use_is_one_clear_line_and_exit_code_2, |store: &Store| {
         (&["serv"], "unrecognized subcommand 'serv'; tip: a similar subcommand exists: 'serve' (see --help)"),
         (&["copi"], "unrecognized subcommand 'copi'; tip: a similar subcommand exists: 'copy' (see --help)"),
         (
-            &["token", "create", "--user", "ada", "--expires", "soon"],
+            &["token", "create", "--user", "a", "--expires", "soon"],
             "for example 500ms, 10s, 5m, 2h or 90d; or write never",
         ),
         (&["token", "create", "--user", "ada", "--expires", "0d"], "longer than zero"),
@@ -51,22 +58,15 @@ sqlite_test!(wrong_use_is_one_clear_line_and_exit_code_2, |store: &Store| {
             "the scopes are: plants:read plants:write plants:delete tokens:manage shares:manage",
         ),
         (&["token", "create", "--user", "ada", "--label", "two\nlines"], "a label has at most 100 characters"),
-        (
-            &["token", "create", "--user", "ada", "--label", "a\u{202e}b"],
-            r"'a\u202eb' for '--label <TEXT>': a label has",
-        ),
+        (&["token", "create", "--user", "a", "--label", "a\u{202e}b"], r"'a\u202eb' for '--label <TEXT>': a label has"),
         (&["token", "revoke", "x"], "the id of a token is a number"),
         (&["nonsense"], "nonsense"),
     ];
     for (arguments, words) in wrong {
         let output = store.run(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
-        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
-        assert_no_internals(&stderr(&output));
-        assert!(!stderr(&output).contains("secret"));
-        assert_eq!(text(&output), "");
+        let reported = one_line(output.failure(2), words);
+        assert!(reported.starts_with("error: ") && !reported.contains("secret"), "{reported}");
+        assert_eq!(output.stdout_text(), "");
     }
     assert_eq!(tokens(store).len(), 1, "nothing was done");
 });
@@ -80,19 +80,10 @@ sqlite_test!(failure_is_one_clear_line_and_exit_code_1, |Service { store, server
     let failures: &[(&[&str], &str)] = &[
         (&["serve", "--listen", &taken], "is in use: stop what listens there, or choose another address with --listen"),
         (&["serve", "--listen", "192.0.2.1:80"], "this machine has no address 192.0.2.1:80"),
-        (
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:no/such/directory/p.db"],
-            "name a file in a directory that exists",
-        ),
-        (&["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:directory.db"], "cannot open sqlite:directory.db"),
-        (
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:text.db"],
-            "is not a plantstore file (it is not an SQLite database)",
-        ),
-        (
-            &["serve", "--listen", "127.0.0.1:0", "--store", "sqlite:/proc/plants.db"],
-            "cannot open sqlite:/proc/plants.db",
-        ),
+        (&["serve", "--listen", "0", "--store", "sqlite:no/such/place/p.db"], "name a file in a directory that exists"),
+        (&["serve", "--listen", "0", "--store", "sqlite:directory.db"], "cannot open sqlite:directory.db"),
+        (&["serve", "--listen", "0", "--store", "sqlite:text.db"], "(it is not an SQLite database)"),
+        (&["serve", "--listen", "0", "--store", "sqlite:/proc/plants.db"], "cannot open sqlite:/proc/plants.db"),
         (
             &["token", "list", "--store", "sqlite:missing.db"],
             "missing.db): name yours with --store; `plantstore serve` and `plantstore migrate` create a new one",
@@ -106,16 +97,11 @@ sqlite_test!(failure_is_one_clear_line_and_exit_code_1, |Service { store, server
         (&["man", "--output", "/dev/null/man"], "cannot write the manual into /dev/null/man"),
     ];
     for (arguments, words) in failures {
-        let output = new.run(arguments);
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
-        assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
-        assert_no_internals(&stderr(&output));
+        one_line(new.run(arguments).failure(1), words);
     }
     assert!(!new.file().exists(), "a server that cannot start creates no store");
-    let unknown = store.run(&["token", "revoke", "77"]);
-    assert_eq!(unknown.status.code(), Some(1));
-    assert_snapshot!(stderr(&unknown), @"error: there is no token 77: `plantstore token list` shows those there are");
+    let unknown = store.run(&["token", "revoke", "77"]).failure(1);
+    assert_snapshot!(unknown, @"error: there is no token 77: `plantstore token list` shows those there are");
 });
 
 sqlite_test!(a_bad_value_of_a_variable_is_reported_by_its_name, |store: &Store| {
@@ -132,21 +118,16 @@ sqlite_test!(a_bad_value_of_a_variable_is_reported_by_its_name, |store: &Store| 
     ];
     for (variable, value, words) in wrong {
         let output = store.command_through(&["timeout", "60"], &["serve"]).env(variable, value).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{variable}: {}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{variable}: {}", stderr(&output));
-        assert!(!stderr(&output).contains("--store") && !stderr(&output).contains("--listen"), "{}", stderr(&output));
+        let reported = output.failure(2);
+        assert_contains(&reported, words);
+        assert!(!reported.contains("--store") && !reported.contains("--listen"), "{reported}");
     }
+    // The option overrides the variable.
     let typed = store.command(&["serve", "--listen", "x"]).env("PLANTSTORE_LISTEN", "8080").output().unwrap();
-    assert!(
-        stderr(&typed).contains("'--listen <[HOST:]PORT>'"),
-        "the option overrides the variable: {}",
-        stderr(&typed)
-    );
+    assert_contains(typed.stderr_text(), "'--listen <[HOST:]PORT>'");
 });
 
-#[test]
-fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named, |store: &Store| {
     store.token("ada", &[]);
     let output = store
         .command(&["user", "list"])
@@ -160,7 +141,7 @@ fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
         .output()
         .unwrap();
     assert!(output.status.success());
-    let mut warnings: Vec<String> = stderr(&output).lines().map(str::to_owned).collect();
+    let mut warnings: Vec<String> = output.stderr_text().lines().map(str::to_owned).collect();
     warnings.sort();
     assert_eq!(
         warnings,
@@ -173,7 +154,7 @@ fn an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named() {
     command.env("PLANTSTORE_SOTRE_TIMEOUT", "1s");
     let server = Server::start(command);
     wait_until("the warning in the log", || server.log().contains("did you mean PLANTSTORE_STORE_TIMEOUT?"));
-}
+});
 
 sqlite_test!(restore_names_its_argument, |store: &Store| {
     std::fs::write(store.directory().join("text.db"), "this is a text file, and not a small one".repeat(100)).unwrap();
@@ -181,10 +162,8 @@ sqlite_test!(restore_names_its_argument, |store: &Store| {
         ("missing.db", "there is no store at sqlite:missing.db: name one that exists as FILE"),
         ("text.db", "sqlite:text.db is not a plantstore file (it is not an SQLite database): name another as FILE"),
     ] {
-        let output = store.run(&["restore", file, "--store", "sqlite:new.db"]);
-        assert_eq!(output.status.code(), Some(1));
-        assert!(stderr(&output).contains(words), "{}", stderr(&output));
-        assert!(!stderr(&output).contains("--store"), "{}", stderr(&output));
+        let reported = store.run(&["restore", file, "--store", "sqlite:new.db"]).failure(1);
+        assert!(reported.contains(words) && !reported.contains("--store"), "{reported}");
     }
 });
 
@@ -194,9 +173,8 @@ sqlite_test!(a_line_that_is_not_json_is_described_without_terms_of_the_parser, |
         ("{\n", "line 1: it is not JSON: it ends in the middle of an object at column 1\n"),
     ] {
         std::fs::write(store.directory().join("plants.ndjson"), line).unwrap();
-        let output = store.run(&["import", "--check", "plants.ndjson"]);
-        assert_eq!(output.status.code(), Some(1));
-        assert!(stderr(&output).starts_with(words), "{}", stderr(&output));
-        assert_no_internals(&stderr(&output));
+        let reported = store.run(&["import", "--check", "plants.ndjson"]).failure(1);
+        assert!(reported.starts_with(words), "{reported}");
+        assert_no_internals(&reported);
     }
 });

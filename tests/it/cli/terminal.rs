@@ -4,10 +4,11 @@ use std::process::Stdio;
 
 use rstest::rstest;
 
-use super::text;
 use crate::support::tools::external;
-use crate::support::transfer::stderr;
-use crate::support::{Client, Connection, Engine, Store, Terminal, engine_test, free_port, wait_for, wait_until};
+use crate::support::{
+    Client, CommandOutput, Connection, Engine, Store, Terminal, assert_contains, engine_test, free_port, tool_test,
+    wait_for, wait_until,
+};
 
 // For example, the parent process may have closed its end of the pipe.
 engine_test!(the_service_runs_with_its_output_closed, |store: &Store| {
@@ -25,13 +26,10 @@ engine_test!(the_service_runs_with_its_output_closed, |store: &Store| {
     child.wait().unwrap();
 });
 
-/// Closing the terminal window ends the service: it does not continue in the background. A SIGHUP while the terminal is
-/// open only reloads the certificate.
-#[rstest]
-#[case::requires_script()]
-fn the_service_ends_with_its_terminal() {
-    let store = Store::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve(&store, &[]);
+// Closing the terminal window ends the service: it does not continue in the background. A SIGHUP while the terminal is
+// open only reloads the certificate.
+tool_test!(the_service_ends_with_its_terminal, requires_script, |store: &Store| {
+    let mut terminal = Terminal::serve(store, &[]);
     terminal.signal("HUP");
     wait_until("the warning about SIGHUP without a certificate", || {
         terminal.screen().contains("no certificate to reload")
@@ -40,28 +38,22 @@ fn the_service_ends_with_its_terminal() {
     terminal.close();
     wait_until("the server to end", || terminal.service_has_ended());
     assert!(!store.file().with_extension("db-wal").exists(), "a clean stop removes the WAL");
-}
+});
 
-#[rstest]
-#[case::requires_script()]
-fn service_started_with_nohup_outlives_its_terminal() {
-    let store = Store::new(Engine::Sqlite);
-    let mut terminal = Terminal::serve_ignoring_hangup(&store);
+tool_test!(service_started_with_nohup_outlives_its_terminal, requires_script, |store: &Store| {
+    let mut terminal = Terminal::serve_ignoring_hangup(store);
     let anonymous = Client { address: terminal.address().unwrap(), token: None };
     terminal.close();
     for _ in 0..50 {
         assert_eq!(anonymous.get("/livez").status, 200);
     }
     assert!(!terminal.service_has_ended());
-}
+});
 
-/// A terminal that closes during a graceful stop does not cut off requests in flight.
-#[rstest]
-#[case::requires_script()]
-fn requests_in_flight_are_finished_after_the_terminal_closes() {
-    let store = Store::new(Engine::Sqlite);
+// A terminal that closes during a graceful stop does not cut off requests in flight.
+tool_test!(requests_in_flight_are_finished_after_the_terminal_closes, requires_script, |store: &Store| {
     let token = store.token("ada", &[]);
-    let mut terminal = Terminal::serve(&store, &["--shutdown-grace", "100d"]);
+    let mut terminal = Terminal::serve(store, &["--shutdown-grace", "100d"]);
     let client = Client { address: terminal.address().unwrap(), token: Some(token) };
     let mut connection = client.connect();
     let headers = [("Content-Type", "application/json"), ("Content-Length", "19"), ("Expect", "100-continue")];
@@ -72,7 +64,7 @@ fn requests_in_flight_are_finished_after_the_terminal_closes() {
     assert_eq!(connection.ask(r#"{"id":1,"name":"a"}"#).status, 200);
     drop(connection);
     wait_until("the server to end", || terminal.service_has_ended());
-}
+});
 
 #[rstest]
 #[case::requires_script()]
@@ -108,32 +100,23 @@ fn on_a_terminal(store: &Store, arguments: &str, no_color: &str) -> String {
     let line = format!("{} {arguments}", env!("CARGO_BIN_EXE_plantstore"));
     let mut script = external("script");
     script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(store.directory()).stdin(Stdio::null());
-    text(&script.env("TERM", "xterm").env("NO_COLOR", no_color).output().expect("script, from the package bsdutils"))
+    let output = script.env("TERM", "xterm").env("NO_COLOR", no_color).output();
+    output.expect("script, from the package bsdutils").stdout_text()
 }
 
-#[rstest]
-#[case::requires_script()]
-fn errors_are_coloured_only_on_a_terminal() {
-    let store = Store::new(Engine::Sqlite);
+tool_test!(errors_are_coloured_only_on_a_terminal, requires_script, |store: &Store| {
     for arguments in ["user list --store sqlite:missing.db", "serve --listen x"] {
-        let coloured = on_a_terminal(&store, arguments, "");
+        let coloured = on_a_terminal(store, arguments, "");
         assert!(coloured.starts_with("\x1b[31;1merror:\x1b[0m "), "{coloured:?}");
-        let plain = on_a_terminal(&store, arguments, "1");
+        let plain = on_a_terminal(store, arguments, "1");
         assert!(plain.starts_with("error: ") && !plain.contains('\x1b'), "NO_COLOR: {plain:?}");
         let words: Vec<&str> = arguments.split(' ').collect();
-        assert!(!stderr(&store.run(&words)).contains('\x1b'), "not on a terminal");
+        assert!(!store.run(&words).stderr_text().contains('\x1b'), "not on a terminal");
     }
-}
+});
 
-#[rstest]
-#[case::requires_script()]
-fn the_banner_is_coloured_on_a_terminal() {
-    let store = Store::new(Engine::Sqlite);
-    let terminal = Terminal::serve(&store, &[]);
+tool_test!(the_banner_is_coloured_on_a_terminal, requires_script, |store: &Store| {
+    let terminal = Terminal::serve(store, &[]);
     assert!(terminal.raw_screen().contains(concat!("\x1b[1mplantstore ", env!("CARGO_PKG_VERSION"), "\x1b[0m")));
-    assert!(terminal.screen().contains(concat!(
-        "plantstore ",
-        env!("CARGO_PKG_VERSION"),
-        " keeps its plants in sqlite:"
-    )));
-}
+    assert_contains(terminal.screen(), concat!(env!("CARGO_PKG_VERSION"), " keeps its plants in sqlite:"));
+});

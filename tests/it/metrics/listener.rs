@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use rstest::rstest;
-
 use super::LISTEN;
-use crate::support::{Connection, Engine, JSON, Server, Service, Store, engine_test, sqlite_test, wait_until};
+use crate::support::{
+    CommandOutput, Connection, JSON, Server, Service, Store, engine_test, sqlite_test, tool_test, wait_until,
+};
 
 /// Returns the addresses that a process listens on, in the notation of `/proc/net/tcp`.
 fn listening(server: &Server) -> BTreeSet<String> {
@@ -38,11 +38,8 @@ fn hexadecimal(port: u16) -> String {
 
 engine_test!(metrics_are_served_only_on_their_own_port, |store: &Store| {
     let server = store.serve(&[]);
-    assert_eq!(
-        listening(&server),
-        BTreeSet::from([hexadecimal(server.address().port())]),
-        "the metrics listener is off by default"
-    );
+    // The metrics listener is off by default.
+    assert_eq!(listening(&server), BTreeSet::from([hexadecimal(server.address().port())]));
     let server = store.serve(&LISTEN);
     let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.get("/metrics").error(), 40401, "the public port has no metrics");
@@ -65,11 +62,8 @@ engine_test!(metrics_are_served_only_on_their_own_port, |store: &Store| {
     assert_eq!(client.get("/plants").message(), "there is nothing at this address: the metrics are at /metrics");
     let rejected = client.call("POST", "/metrics", &[], None);
     assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")));
-    assert_eq!(
-        metrics.value("plantstore_http_requests_total", &[("status", "404")]),
-        1,
-        "requests to the metrics listener are not counted"
-    );
+    // Requests to the metrics listener are not counted.
+    assert_eq!(metrics.value("plantstore_http_requests_total", &[("status", "404")]), 1);
 });
 
 engine_test!(metrics_are_served_until_the_end_of_a_shutdown, |store: &Store| {
@@ -95,11 +89,8 @@ sqlite_test!(slow_clients_are_disconnected, &LISTEN, |Service { server, .. }: &S
     let mut silent = Connection::open(address);
     assert_eq!(slow.read_response(false).error(), 40800);
     assert!(slow.is_closed_by_server() && silent.is_closed_by_server());
-    assert_eq!(
-        metrics.value("plantstore_http_connections_accepted_total", &[]),
-        0,
-        "connections to the metrics listener are not counted"
-    );
+    // Connections to the metrics listener are not counted.
+    assert_eq!(metrics.value("plantstore_http_connections_accepted_total", &[]), 0);
 });
 
 // A connection carries one request, and the oldest is closed for a new one, so that clients cannot keep others out by
@@ -133,21 +124,18 @@ sqlite_test!(unusable_metrics_address_is_an_error, |store: &Store| {
     ];
     for (listen, code, words) in cases {
         let output = store.run(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", listen]);
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = output.stderr_text();
         assert_eq!((output.status.code(), errors.contains(words)), (Some(code), true), "{listen}: {errors}");
         assert!(!store.file().exists(), "a server that cannot start creates no store");
     }
 });
 
-/// Runs in a separate network namespace, because the server listens on all addresses.
-#[rstest]
-#[case::requires_unshare()]
-fn metrics_on_a_non_loopback_address_log_a_warning() {
-    let store = Store::new(Engine::Sqlite);
+// Runs in a separate network namespace, because the server listens on all addresses.
+tool_test!(metrics_on_a_non_loopback_address_log_a_warning, requires_unshare, |store: &Store| {
     let serve = |listen| {
         let options = ["serve", "--listen", "0.0.0.0:0", "--no-first-token", "--metrics-listen", listen];
         Server::start(store.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
     let server = serve("0.0.0.0:0");
     wait_until("the warning", || server.log().contains("metrics are served on a non-loopback address"));
-}
+});

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{call, lines, occurrences, serve, users, wait_for_log, with};
 use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
-use crate::support::{Engine, Stopwatch, Store, assert_snapshot, engine_test, wait_until};
+use crate::support::{Engine, Stopwatch, Store, assert_snapshot, engine_test, sqlite_test, tool_test, wait_until};
 
 const FAILED: &str = "cannot fetch the issuer's keys";
 const BACK: &str = "the issuer responds again";
@@ -131,11 +131,8 @@ engine_test!(cached_keys_work_while_the_issuer_is_down, |store: &Store| {
         assert_eq!(ada.ids(), [1]);
         start.elapsed().as_secs() >= 12
     });
-    assert_eq!(
-        server.client(&key.token(&issuer.claims("bob"))).get("/plants").status,
-        200,
-        "new users are accepted, too"
-    );
+    // New users are accepted, too.
+    assert_eq!(server.client(&key.token(&issuer.claims("bob"))).get("/plants").status, 200);
     issuer.publish(&[&key, &later]);
     issuer.server.restart();
     wait_until("the new key to be accepted", || call(&server, &later.token(&issuer.claims("ada"))).status == 200);
@@ -161,11 +158,8 @@ engine_test!(tokens_get_503_before_the_first_fetch_of_keys, |store: &Store| {
     {"error":50300,"message":"the keys of the access token's issuer are not known yet, nothing was done: try again"}
     "#);
     assert_eq!(response.error(), 50300);
-    assert_eq!(
-        server.client(&store.token("bob", &[])).get("/plants").status,
-        200,
-        "tokens of plantstore do not depend on the issuer"
-    );
+    // Tokens of plantstore do not depend on the issuer.
+    assert_eq!(server.client(&store.token("bob", &[])).get("/plants").status, 200);
     assert_eq!(server.anonymous().get("/readyz").status, 200);
     let elsewhere = key.token(&with(issuer.claims("ada"), json!({ "iss": "https://elsewhere.example" })));
     assert_eq!(call(&server, &elsewhere).error(), 40101, "a token of another issuer is invalid with any key");
@@ -186,11 +180,8 @@ engine_test!(silent_issuer_delays_no_request_for_long, |store: &Store| {
     wait_until("the keys to be fetched", || call(&server, &token).status == 200);
     wait_for_log(&server, "the issuer did not respond in time");
     issuer.server.be_silent(true);
-    assert_eq!(
-        call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(),
-        40101,
-        "the fetch times out"
-    );
+    // The fetch times out.
+    assert_eq!(call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(), 40101);
     assert_eq!(call(&server, &token).status, 200);
 });
 
@@ -238,10 +229,8 @@ engine_test!(issuer_url_may_have_a_path_and_is_compared_exactly, |store: &Store|
     );
 });
 
-/// Invalid discovery documents and key sets are rejected.
-#[test]
-fn invalid_documents_of_an_issuer_are_rejected() {
-    let store = Store::new(Engine::Sqlite);
+// Invalid discovery documents and key sets are rejected.
+sqlite_test!(invalid_documents_of_an_issuer_are_rejected, |store: &Store| {
     let key = SigningKey::p256("e");
     let issuer = Issuer::start(&[&key]);
     let token = key.token(&issuer.claims("ada"));
@@ -266,21 +255,19 @@ fn invalid_documents_of_an_issuer_are_rejected() {
     ];
     for (path, response, expected) in nonsense {
         issuer.respond_with(path, Some(response));
-        let server = serve(&store, &issuer, &[]);
+        let server = serve(store, &issuer, &[]);
         assert_eq!(call(&server, &token).error(), 50300, "{expected}");
         wait_for_log(&server, expected);
         issuer.respond_with(path, None);
     }
-    assert_eq!(users(&store), [""; 0]);
-}
+    assert_eq!(users(store), [""; 0]);
+});
 
-/// An invalid key set does not replace the keys in use.
-#[test]
-fn invalid_key_set_removes_no_key() {
-    let store = Store::new(Engine::Sqlite);
+// An invalid key set does not replace the keys in use.
+sqlite_test!(invalid_key_set_removes_no_key, |store: &Store| {
     let (key, new) = (SigningKey::p256("e"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[&key]);
-    let server = serve(&store, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let [token, of_new] = [&key, &new].map(|key| key.token(&issuer.claims("ada")));
     assert_eq!(call(&server, &token).status, 200);
     issuer.respond_with(KEYS, Some(ok("{}")));
@@ -291,13 +278,10 @@ fn invalid_key_set_removes_no_key() {
     issuer.respond_with(KEYS, None);
     wait_until("the new key to be accepted", || call(&server, &of_new).status == 200);
     wait_for_log(&server, BACK);
-}
+});
 
-/// Keys of a set that the server cannot use are skipped; the others are used.
-#[rstest]
-#[case::requires_openssl()]
-fn unusable_keys_are_skipped() {
-    let store = Store::new(Engine::Sqlite);
+// Keys of a set that the server cannot use are skipped; the others are used.
+tool_test!(unusable_keys_are_skipped, requires_openssl, |store: &Store| {
     let good =
         [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d"), SigningKey::rsa_of("large", 4_096)];
     let weak = SigningKey::rsa_of("weak", 1_024);
@@ -331,7 +315,7 @@ fn unusable_keys_are_skipped() {
     jwks.push(changed(&padded, json!({ "n": encode([&[0], &modulus[..]].concat()), "key_ops": ["verify"] })));
     let issuer = Issuer::start(&[]);
     issuer.publish_jwks(jwks);
-    let server = serve(&store, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     for key in good.iter().chain([&padded]) {
         assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200, "{}", key.id);
     }
@@ -343,20 +327,15 @@ fn unusable_keys_are_skipped() {
         assert_eq!(call(&server, &key.token_with(&header, &issuer.claims("ada"))).status, 401, "{id}");
     }
     let ambiguous = with(good[0].header(), json!({ "kid": null }));
-    assert_eq!(
-        call(&server, &good[0].token_with(&ambiguous, &issuer.claims("ada"))).status,
-        401,
-        "several keys match a token without `kid`"
-    );
-}
+    // Several keys match a token without `kid`.
+    assert_eq!(call(&server, &good[0].token_with(&ambiguous, &issuer.claims("ada"))).status, 401);
+});
 
-/// Keys after the hundredth are ignored.
-#[test]
-fn key_set_is_limited_to_a_hundred_keys() {
-    let store = Store::new(Engine::Sqlite);
+// Keys after the hundredth are ignored.
+sqlite_test!(key_set_is_limited_to_a_hundred_keys, |store: &Store| {
     let keys: Vec<SigningKey> = (0..101).map(|number| SigningKey::ed25519(&format!("key-{number}"))).collect();
     let issuer = Issuer::start(&keys.iter().collect::<Vec<_>>());
-    let server = serve(&store, &issuer, &[]);
+    let server = serve(store, &issuer, &[]);
     let status = |key: &SigningKey| call(&server, &key.token(&issuer.claims("ada"))).status;
     assert_eq!((status(&keys[0]), status(&keys[99]), status(&keys[100])), (200, 200, 401));
-}
+});

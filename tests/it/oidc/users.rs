@@ -4,7 +4,9 @@ use serde_json::json;
 
 use super::{call, serve, users, with};
 use crate::support::issuer::{Issuer, SigningKey};
-use crate::support::{Client, Store, engine_test, postgres_test, retry_while_unavailable, wait_until};
+use crate::support::{
+    Client, CommandOutput, Store, assert_contains, engine_test, postgres_test, retry_while_unavailable, wait_until,
+};
 
 engine_test!(user_is_created_once_at_the_first_use, |store: &Store| {
     let key = SigningKey::ed25519("d");
@@ -43,7 +45,7 @@ engine_test!(deleted_user_with_a_valid_token_is_created_again, |store: &Store| {
     let server = serve(store, &issuer, &[]);
     let ada = server.client(&key.token(&issuer.claims("ada")));
     ada.plant(1, "Rose");
-    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
+    store.run(&["user", "delete", "--yes", "ada"]).success();
     wait_until("the user to be created again", || {
         let response = ada.post(r#"{"id":2,"name":"Fern"}"#);
         assert!([200, 401].contains(&response.status), "{}", response.text());
@@ -59,11 +61,8 @@ engine_test!(claim_of_the_user_name_is_an_option, |store: &Store| {
     let server = serve(store, &issuer, &["--oidc-user-claim", "email"]);
     let claims = with(issuer.claims("7c8ec7"), json!({ "email": "ada@example.com" }));
     server.client(&key.token(&claims)).plant(1, "Rose");
-    assert_eq!(
-        call(&server, &key.token(&issuer.claims("ada"))).error(),
-        40101,
-        "a token without the claim is rejected"
-    );
+    // A token without the claim is rejected.
+    assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).error(), 40101);
     let twice = claims.to_string().replace(r#""email":"#, r#""email":"eve","email":"#);
     assert_eq!(call(&server, &key.token_of(&key.header().to_string(), &twice)).error(), 40101);
     assert_eq!(users(store), ["ada@example.com"]);
@@ -136,7 +135,7 @@ engine_test!(user_of_the_issuer_creates_tokens_and_shares, |store: &Store| {
     let made = Client { address: ada.address, token: token["secret"].as_str().map(str::to_owned) };
     assert_eq!(made.get("/plants").text(), "[]");
     let listed = String::from_utf8(store.run(&["token", "list", "--json"]).stdout).expect("text");
-    assert!(listed.contains(r#""created_by": "issuer""#), "{listed}");
+    assert_contains(&listed, r#""created_by": "issuer""#);
 
     // An offer to a name is there when the issuer's user of this name first appears.
     assert_eq!(ada.call("PUT", "/shares/bob", &headers, Some(br#"{"role":"reader"}"#)).status, 204);

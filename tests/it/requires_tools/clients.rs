@@ -9,7 +9,7 @@ use std::process::Command;
 use rstest::rstest;
 
 use crate::support::tools::{in_tests, python_tool, succeed, target};
-use crate::support::{Engine, Server, Store, engine_test};
+use crate::support::{Engine, Server, Service, Store, engine_test};
 
 const PAGE: &str = "docs/how-to/generate-a-client.md";
 
@@ -60,11 +60,10 @@ fn run(program: &mut Command, store: &Store, server: &Server) {
     succeed(program.current_dir(store.directory()).env("BASE_URL", url).env("TOKEN", store.token("ada", &[])));
 }
 
-engine_test!(generated_python_client_creates_pages_replaces_and_deletes, |store: &Store| {
-    let server = store.serve(&[]);
-    follow_section("Python: openapi-python-client", store, &server);
+engine_test!(generated_python_client_creates_pages_replaces_and_deletes, |Service { store, server }: &Service| {
+    follow_section("Python: openapi-python-client", store, server);
     let program = in_tests("python/client.py");
-    run(python_tool("python").arg(program).env("PYTHONPATH", store.directory()), store, &server);
+    run(python_tool("python").arg(program).env("PYTHONPATH", store.directory()), store, server);
     let models = fs::read_dir(store.directory().join("plantstore_client/models")).unwrap();
     let errors: Vec<String> = models
         .map(|file| file.unwrap().file_name().into_string().unwrap())
@@ -73,11 +72,10 @@ engine_test!(generated_python_client_creates_pages_replaces_and_deletes, |store:
     assert_eq!(errors, ["error.py"], "one model for all errors");
 });
 
-engine_test!(generated_typescript_client_creates_pages_replaces_and_deletes, |store: &Store| {
-    let server = store.serve(&[]);
+engine_test!(generated_typescript_client_creates_pages_replaces_and_deletes, |Service { store, server }: &Service| {
     fs::copy(in_tests("node/client.ts"), store.directory().join("client.ts")).unwrap();
-    follow_section("TypeScript: openapi-typescript and openapi-fetch", store, &server);
-    run(Command::new("node").arg("client.js"), store, &server);
+    follow_section("TypeScript: openapi-typescript and openapi-fetch", store, server);
+    run(Command::new("node").arg("client.js"), store, server);
 });
 
 #[rstest]

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use serde_json::Value;
 
-use crate::support::transfer::stderr;
 use crate::support::{
-    Cluster, Engine, Garden, Server, Service, StopOnDrop, Store, engine_test, postgres_test, wait_for, wait_until,
+    Cluster, CommandOutput, Engine, Garden, Server, Service, StopOnDrop, Store, assert_contains, engine_test,
+    postgres_test, wait_for, wait_until,
 };
 
 /// Password of the role `plantstore` on every PostgreSQL server of the tests.
@@ -68,14 +68,14 @@ impl Operator {
 
 #[track_caller]
 fn succeeded(output: &Output) -> String {
-    assert!(output.status.success(), "{}", stderr(output));
-    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+    assert!(output.status.success(), "{}", output.stderr_text());
+    output.stdout_text().trim_end().to_owned()
 }
 
 /// Returns the error of a command that has failed: its last line, after log lines about retries.
 #[track_caller]
 fn error_of(output: &Output) -> String {
-    let words = stderr(output);
+    let words = output.stderr_text();
     assert_eq!(output.status.code(), Some(1), "{words}");
     let (retries, last): (Vec<&str>, Vec<&str>) = words.lines().partition(|line| line.contains("retrying"));
     assert_eq!(last.len(), 1, "{words}");
@@ -118,7 +118,7 @@ fn statements_of_the_document() -> String {
 /// Runs a statement as the role of the URL and returns its output or error.
 fn try_as(cluster: &Cluster, url: &str, sql: &str) -> Result<String, String> {
     let output = cluster.tool("psql").args(["-X", "-A", "-t", "-q", "-c", sql, url]).output().unwrap();
-    if output.status.success() { Ok(succeeded(&output)) } else { Err(stderr(&output)) }
+    if output.status.success() { Ok(succeeded(&output)) } else { Err(output.stderr_text()) }
 }
 
 /// Runs the operations of the server and the commands of operators.
@@ -161,7 +161,7 @@ fn documented_roles_have_exactly_the_privileges_needed() {
     let (owner, service) = (Operator::at(url("owner")), Operator::at(url("service")));
 
     let words = service.serve_error(&[]);
-    assert!(words.contains("permission denied for schema plantstore (42501): run `plantstore migrate`"), "{words}");
+    assert_contains(&words, "permission denied for schema plantstore (42501): run `plantstore migrate`");
     owner.run(&["migrate"]);
     everything_works(&service, &cluster, "plants", &["--no-migrate"]);
     everything_works(&service, &cluster, "plants", &[]);
@@ -192,10 +192,7 @@ fn role_without_create_privilege_gets_a_clear_error() {
     let node = create_database("of_another_role", "");
     let create = ["token", "create", "--create", "--user", "a"];
     for words in [node.serve_error(&[]), node.error_of(&["migrate"]), node.error_of(&create)] {
-        assert!(
-            words.contains("permission denied for database of_another_role (42501): run `plantstore migrate`"),
-            "{words}"
-        );
+        assert_contains(&words, "permission denied for database of_another_role (42501): run `plantstore migrate`");
     }
 }
 
@@ -209,7 +206,7 @@ fn commands_that_only_read_create_no_schema() {
         [&["token", "list"][..], &["token", "revoke", "1"], &["user", "list"], &["user", "delete", "--yes", "a"]]
     {
         let words = node.error_of(command);
-        assert!(words.contains("there is no store at postgres://plantstore@127.0.0.1:"), "{words}");
+        assert_contains(&words, "there is no store at postgres://plantstore@127.0.0.1:");
     }
     assert_eq!(store.rows("SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), [0]);
     node.run(&["migrate"]);
@@ -219,15 +216,13 @@ fn commands_that_only_read_create_no_schema() {
 
 engine_test!(migration_of_a_current_schema_changes_nothing, |engine: &Engine| {
     let store = &Store::empty(*engine);
-    let first = store.run(&["migrate"]);
-    assert!(first.status.success(), "{}", stderr(&first));
-    assert!(stderr(&first).starts_with("created a new store: "), "{}", stderr(&first));
+    let reported = store.run(&["migrate"]).notes();
+    assert!(reported.starts_with("created a new store: "), "{reported}");
     let token = store.token("ada", &[]);
     let server = store.serve(&[]);
     server.client(&token).plant(1, "Rose");
     for _ in 0..2 {
-        let again = store.run(&["migrate"]);
-        assert_eq!((again.status.code(), stderr(&again).as_str()), (Some(0), "the schema is up to date\n"));
+        assert_eq!(store.run(&["migrate"]).notes(), "the schema is up to date\n");
     }
     works(&server, &token);
     assert_eq!(server.client(&token).ids(), [1]);
@@ -282,11 +277,8 @@ fn users_are_listed_in_the_order_of_bytes_in_any_collation() {
         "OWNER plantstore ENCODING 'UTF8' LOCALE_PROVIDER icu ICU_LOCALE 'en-US' LOCALE 'C' TEMPLATE template0";
     let node = create_database("with_icu_collation", options);
     let sorted = "SELECT string_agg(name, ' ' ORDER BY name) FROM (VALUES ('Zoe'), ('ada')) AS names (name)";
-    assert_eq!(
-        Cluster::shared().psql("with_icu_collation", sorted),
-        "ada Zoe",
-        "the collation of the database is not that of bytes"
-    );
+    // The collation of the database is not that of bytes.
+    assert_eq!(Cluster::shared().psql("with_icu_collation", sorted), "ada Zoe");
     for user in ["zoe", "Ada", "émile", "_x", "ada", "Zoe"] {
         node.run(&["token", "create", "--create", "--user", user]);
     }
@@ -315,7 +307,7 @@ fn newer_schema_is_accepted_only_if_it_is_compatible() {
     store.execute("ALTER TABLE plants DROP COLUMN name; INSERT INTO schema_versions VALUES (6, 6)");
     for words in [node.serve_error(&[]), node.error_of(&["token", "list"]), node.error_of(&["migrate"])] {
         let newer = "was written by a newer plantstore (schema 6, this one knows 4): use that release or a later one";
-        assert!(words.contains(newer), "{words}");
+        assert_contains(&words, newer);
     }
 }
 
@@ -339,8 +331,7 @@ fn database_of_the_previous_release_is_migrated() {
     assert_eq!(ada.ids(), [1]);
     ada.plant(2, "Fern");
     assert_eq!(ada.ids(), [1, 2]);
-    let shared = store.run(&["share", "grant", "--owner", "ada", "--to", "bob", "--role", "reader"]);
-    assert!(shared.status.success());
+    store.share("ada", "bob", "reader");
     assert_eq!(store.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
 }
 
@@ -419,9 +410,6 @@ fn schema_of_another_program_is_rejected_and_unchanged() {
 fn database_with_another_encoding_is_rejected() {
     let node = create_database("latin", "OWNER plantstore ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
     let words = node.serve_error(&[]);
-    assert!(
-        words.contains("its encoding is LATIN1, which cannot store every name: create one with ENCODING 'UTF8'"),
-        "{words}"
-    );
+    assert_contains(&words, "its encoding is LATIN1, which cannot store every name: create one with ENCODING 'UTF8'");
     assert_eq!(Cluster::shared().psql("latin", "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");
 }

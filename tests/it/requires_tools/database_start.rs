@@ -2,8 +2,10 @@
 
 use std::process::{Child, Stdio};
 
-use crate::support::transfer::{import, lines, stderr};
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Store, TcpProxy, postgres_test, wait_until};
+use crate::support::transfer::{import, lines};
+use crate::support::{
+    CLOSED_ADDRESS, Cluster, CommandOutput, Engine, Store, TcpProxy, assert_contains, postgres_test, wait_until,
+};
 
 /// The advisory lock under which the schema is changed.
 const SCHEMA_LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1347178068)";
@@ -47,9 +49,8 @@ fn migration_waits_for_another_and_says_so() {
     let migrating = migrate(&store);
     wait_until("the migration to wait for the lock", || sessions(&store, "wait_event_type = 'Lock'") == [1]);
     drop(held);
-    let output = migrating.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("another process is migrating the schema: waiting for it"), "{}", stderr(&output));
+    let reported = migrating.wait_with_output().unwrap().notes();
+    assert_contains(reported, "another process is migrating the schema: waiting for it");
 }
 
 #[test]
@@ -63,10 +64,9 @@ fn migration_whose_connection_is_lost_is_retried() {
     store.execute(&format!("SELECT pg_terminate_backend({})", waiting[0]));
     wait_until("another connection to wait for the lock", || sessions(&store, "wait_event_type = 'Lock'") == [1]);
     drop(held);
-    let output = migrating.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("cannot prepare the schema: retrying"), "{}", stderr(&output));
-    assert!(stderr(&output).contains("57P01"), "{}", stderr(&output));
+    let reported = migrating.wait_with_output().unwrap().notes();
+    assert_contains(&reported, "cannot prepare the schema: retrying");
+    assert_contains(&reported, "57P01");
 }
 
 #[test]
@@ -86,9 +86,8 @@ fn command_on_an_unreachable_database_fails_at_once() {
         &["import", "--store", &dead, "-"],
         &["backup", "new.db", "--store", &dead],
     ] {
-        let output = source.run(arguments);
-        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-        let lines: Vec<_> = stderr(&output).lines().map(str::to_owned).collect();
+        let reported = source.run(arguments).failure(1);
+        let lines: Vec<_> = reported.lines().map(str::to_owned).collect();
         // The password is an argument here, so the command prints a warning.
         let reported: Vec<_> =
             lines.iter().filter(|line| !line.contains("is visible to all users of this machine")).collect();
@@ -100,9 +99,7 @@ postgres_test!(server_retries_an_unreachable_database_and_names_it, |store: &Sto
     let address = CLOSED_ADDRESS;
     let mut command = store.command(&["serve", "--listen", "127.0.0.1:0"]);
     command.env("PLANTSTORE_STORE", Cluster::shared().url_at(address, "plants"));
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let reported = stderr(&output);
+    let reported = command.stdin(Stdio::null()).output().unwrap().failure(1);
     let lines: Vec<_> = reported.lines().collect();
     assert_eq!(lines.len(), 2, "{reported}");
     assert!(lines[0].contains("cannot connect to the database: retrying"), "{reported}");

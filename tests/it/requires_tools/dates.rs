@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::support::http2::Http2;
-use crate::support::{Engine, Response, Server, Store, wait_for, wait_until};
+use crate::support::{Response, Server, Store, sqlite_test, wait_for, wait_until};
 
 /// Path of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -52,12 +52,10 @@ fn responses(server: &Server) -> Vec<Response> {
     all
 }
 
-#[test]
-fn date_follows_a_clock_that_is_set_back() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(date_follows_a_clock_that_is_set_back, |store: &Store| {
     let file = store.directory().join("clock");
     set_ahead(&file, AHEAD);
-    let server = serve_with_clock(&store, &file);
+    let server = serve_with_clock(store, &file);
     let dated = wait_for("dates of the future", || {
         Some(responses(&server)).filter(|all| all.iter().all(|response| is_dated(response, AHEAD)))
     });
@@ -68,4 +66,4 @@ fn date_follows_a_clock_that_is_set_back() {
     wait_until("dates of the present", || responses(&server).iter().all(|response| is_dated(response, Duration::ZERO)));
     set_ahead(&file, AHEAD);
     wait_until("dates of the future", || responses(&server).iter().all(|response| is_dated(response, AHEAD)));
-}
+});

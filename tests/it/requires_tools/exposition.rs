@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::metrics::LISTEN;
 use crate::support::collector::Collector;
 use crate::support::tools::{in_tests, python_tool, succeed};
-use crate::support::{Store, engine_test, wait_until};
+use crate::support::{CommandOutput, Store, engine_test, wait_until};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const DURATION: &str = "plantstore_http_request_duration_seconds_bucket";
@@ -24,7 +24,7 @@ fn feed(mut command: Command, input: &str) -> String {
         .write_all(input.as_bytes())
         .expect("the command reads its input");
     let output = child.wait_with_output().expect("the command ends");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = output.stdout_text();
     assert!(output.status.success(), "{command:?}: {text}");
     text
 }

@@ -5,7 +5,7 @@ use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use crate::support::tools::{python_tool, succeed};
-use crate::support::{Client, Engine, StopOnDrop, Store, wait_for, wait_until};
+use crate::support::{Client, StopOnDrop, Store, sqlite_test, wait_for, wait_until};
 
 /// Number of concurrent writers.
 const WRITERS: i64 = 4;
@@ -76,9 +76,7 @@ fn create_during(client: &Client, first: i64, during: impl FnOnce()) {
     });
 }
 
-#[test]
-fn litestream_replicates_under_load_and_restores_the_same_rows() {
-    let store = &Store::new(Engine::Sqlite);
+sqlite_test!(litestream_replicates_under_load_and_restores_the_same_rows, |store: &Store| {
     let token = store.token("ada", &[]);
     let server = store.serve(&["--log-level", "warn"]);
     let replication = Replication::start(store);
@@ -107,4 +105,4 @@ fn litestream_replicates_under_load_and_restores_the_same_rows() {
     drop(replication);
     let server = store.serve(&["--store", "sqlite:late.db"]);
     assert_eq!(server.client(&token).ids(), ids);
-}
+});

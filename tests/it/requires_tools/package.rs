@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 
 use tempfile::TempDir;
 
-use crate::support::Server;
 use crate::support::tools::succeed;
+use crate::support::{CommandOutput, Server, assert_contains};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_plantstore");
 /// Directory of the package for an embedded database.
@@ -83,7 +83,7 @@ fn archive_is_complete() {
     let doc = ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "environment"];
     assert_complete(directory.path(), "site-functions", &doc);
     let unit = fs::read_to_string(directory.path().join("lib/systemd/system/plantstore.service")).unwrap();
-    assert!(unit.contains("\nExecStart=/usr/local/bin/plantstore serve\n"), "{unit}");
+    assert_contains(&unit, "\nExecStart=/usr/local/bin/plantstore serve\n");
     succeed(
         Command::new("sha256sum")
             .args(["--check", "--quiet"])
@@ -129,10 +129,9 @@ fn packages_of_another_architecture_have_the_same_files_and_its_name() {
     let field = succeed(Command::new("dpkg-deb").arg("--field").arg(package_file).arg("Architecture"));
     assert_eq!(field.trim_end(), debian);
 
-    let rejected = package(PROGRAM.as_ref(), &output).args(["--architecture", architecture]).output().unwrap();
-    assert_eq!(rejected.status.code(), Some(2));
-    let message = String::from_utf8_lossy(&rejected.stderr).into_owned();
-    assert!(message.contains(&format!("is not a program for {architecture}")), "{message}");
+    let message =
+        package(PROGRAM.as_ref(), &output).args(["--architecture", architecture]).output().unwrap().failure(2);
+    assert_contains(&message, &format!("is not a program for {architecture}"));
 }
 
 #[test]
@@ -241,7 +240,7 @@ fn package_is_installed_upgraded_removed_and_purged() {
     assert!(root.path(STATE).join("plantstore.db").exists());
 
     let printed = root.dpkg(&["--purge", "plantstore"]);
-    assert!(printed.contains("The database in /var/lib/plantstore is still there."), "{printed}");
+    assert_contains(&printed, "The database in /var/lib/plantstore is still there.");
     assert!(!root.path("etc/plantstore").exists());
     assert!(!root.path("var/lib/systemd/deb-systemd-helper-enabled/plantstore.service.dsh-also").exists());
     assert!(root.path(STATE).join("plantstore.db").exists());

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
-use crate::support::{Engine, Store, Terminal, wait_for};
+use crate::support::{CommandOutput, Engine, Store, Terminal, wait_for};
 
 /// Metrics port in the documents.
 const METRICS_PORT: &str = "9464";
@@ -98,7 +98,7 @@ fn check_in<'a>(store: &Store, options: &[&'a str], token: &str, examples: &[Exa
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let output = String::from_utf8(output.stdout).unwrap();
+    let output = output.stdout_text();
     let mut found = output.split("----\n");
     for example in examples {
         let found: Vec<&str> =
@@ -198,8 +198,8 @@ fn python_and_javascript_examples_follow_the_next_links() {
         std::fs::write(store.directory().join(file), program).unwrap();
         let output = Command::new(interpreter).arg(file).env("TOKEN", &token).current_dir(store.directory()).output();
         let output = output.unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout);
+        let printed = output.stdout_text();
         let printed: Vec<&str> = printed.lines().collect();
-        assert_eq!(printed, names, "{language}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(printed, names, "{language}: {}", output.stderr_text());
     }
 }

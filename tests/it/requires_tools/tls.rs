@@ -14,7 +14,8 @@ use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, PING
 use crate::support::issuer::Authority;
 use crate::support::tools::succeed;
 use crate::support::{
-    Client, Connection, Engine, JSON, Server, Store, TIMEOUT, Terminal, engine_test, wait_for, wait_until,
+    Client, CommandOutput, Connection, Engine, JSON, Server, Store, TIMEOUT, Terminal, assert_contains, engine_test,
+    wait_for, wait_until,
 };
 
 const LIVE: &str = r#"{"status":"live"}"#;
@@ -101,7 +102,7 @@ impl TlsFiles {
         let script = r#"date -u +%s -d "$(openssl x509 -noout -enddate -in "$0" | cut -d= -f2)""#;
         let file = self.authority.path(&format!("{name}.crt"));
         let output = Command::new("sh").args(["-c", script]).arg(file).output().expect("a shell");
-        String::from_utf8(output.stdout).unwrap().trim_end().parse().expect("seconds")
+        output.stdout_text().trim_end().parse().expect("seconds")
     }
 
     /// Runs `curl` with these arguments, and returns its output and the protocol version.
@@ -322,16 +323,12 @@ fn invalid_certificates_are_rejected_with_one_clear_line() {
         ("server.crt", "other.key", "does not belong to the first certificate in"),
     ];
     for (certificate, key, words) in cases {
-        let output = store.run(&["serve", "--tls-cert", &path(certificate), "--tls-key", &path(key)]);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{errors}");
+        let errors = store.run(&["serve", "--tls-cert", &path(certificate), "--tls-key", &path(key)]).failure(2);
         assert!(errors.starts_with("error: --tls-cert, --tls-key: ") && errors.contains(words), "{errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     for (one, other) in [("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")] {
-        let output = store.run(&["serve", one, "file"]);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{errors}");
+        let errors = store.run(&["serve", one, "file"]).failure(2);
         assert!(errors.contains(other) && errors.lines().count() == 1, "{errors}");
     }
     assert!(!store.file().exists(), "a server that cannot start creates no store");
@@ -360,7 +357,7 @@ fn logged_certificate_is_the_one_in_use() {
         .args(["x509", "-noout", "-fingerprint", "-sha256", "-in", &files.certificate])
         .output()
         .expect("openssl runs");
-    let printed = String::from_utf8(output.stdout).unwrap();
+    let printed = output.stdout_text();
     let fingerprint = printed.trim_end().split('=').nth(1).expect("a fingerprint");
     wait_for_log(&server, &format!(r#""sha256":"{fingerprint}""#));
 }
@@ -531,6 +528,6 @@ fn unfinished_handshake_does_not_delay_shutdown() {
 fn banner_on_a_terminal_shows_the_certificate_to_trust() {
     let (store, files) = (store(), TlsFiles::new());
     let shown = Terminal::serve(&store, &files.options()).screen();
-    assert!(shown.contains("  curl https://127.0.0.1:"), "{shown}");
-    assert!(shown.contains(&format!("add: --cacert {}", files.certificate)), "{shown}");
+    assert_contains(&shown, "  curl https://127.0.0.1:");
+    assert_contains(&shown, &format!("add: --cacert {}", files.certificate));
 }

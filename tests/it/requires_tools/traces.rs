@@ -13,7 +13,8 @@ use crate::support::http2::Http2;
 use crate::support::issuer::Authority;
 use crate::support::tools::python_tool;
 use crate::support::{
-    Engine, Garden, JSON, Server, Service, Store, engine_test, free_port, sqlite_test, wait_for, wait_until,
+    CommandOutput, Engine, Garden, JSON, Server, Service, Store, engine_test, free_port, sqlite_test, wait_for,
+    wait_until,
 };
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -136,10 +137,8 @@ engine_test!(spans_have_no_secrets, |store: &Store| {
         ("X-Request-Id", &token),
         ("Idempotency-Key", "hidden"),
     ];
-    assert_eq!(
-        client.call("POST", "/plants", &headers, Some(br#"{"id":98765,"name":"hidden","tag":"hidden"}"#)).status,
-        200
-    );
+    let created = client.call("POST", "/plants", &headers, Some(br#"{"id":98765,"name":"hidden","tag":"hidden"}"#));
+    assert_eq!(created.status, 200);
     assert_eq!(client.get("/plants?limit=1&hidden=1").status, 200);
     assert_eq!(client.get("/hidden/path").status, 404);
     assert_eq!(client.call("HIDDEN", "/plants", &[], None).status, 405);
@@ -309,10 +308,8 @@ fn retry_after_0_of_a_collector_does_not_cause_a_busy_loop() {
         let id = &status[..3];
         assert_eq!(server.anonymous().call("GET", "/livez", &[("X-Request-Id", id)], None).status, 200);
         wait_until("the first attempt", || collector.server.connections() > before);
-        assert!(
-            server.anonymous().connect().is_closed_by_server(),
-            "waits 2 s, until the server closes a silent connection"
-        );
+        // Waits 2 s, until the server closes a silent connection.
+        assert!(server.anonymous().connect().is_closed_by_server());
         let attempts = collector.server.connections() - before;
         assert!(attempts < 20, "{attempts} attempts after {status}");
         collector.respond_with(None);
@@ -384,7 +381,7 @@ sqlite_test!(invalid_trace_options_get_a_clear_error, |store: &Store| {
     ];
     for (options, words) in cases {
         let output = store.run(&[&["serve", "--listen", "127.0.0.1:0"], options].concat());
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let errors = output.stderr_text();
         assert_eq!((output.status.code(), errors.contains(words)), (Some(2), true), "{options:?}: {errors}");
     }
 });

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::assert_contains;
 use crate::support::tools::{in_tests, succeed};
 
 const WORKFLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.github/workflows/ci.yml");
@@ -49,6 +50,6 @@ fn mistakes_in_a_workflow_are_found() {
     let file = tempfile::Builder::new().suffix(".yml").tempfile().unwrap();
     fs::write(file.path(), text.replace("github.workflow", "github.workfow").replace("contents:", "contets:")).unwrap();
     let found = lint(file.path());
-    assert!(found.contains(r#"property "workfow" is not defined"#), "{found}");
-    assert!(found.contains(r#"unknown permission scope "contets""#), "{found}");
+    assert_contains(&found, r#"property "workfow" is not defined"#);
+    assert_contains(&found, r#"unknown permission scope "contets""#);
 }

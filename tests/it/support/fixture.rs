@@ -116,6 +116,26 @@ macro_rules! sqlite_test {
 }
 pub(crate) use sqlite_test;
 
+/// Defines a test like [`sqlite_test`] that starts an installed program: `tool_test!(name, requires_script, |…| { … })`
+/// is called `name::requires_script`.
+macro_rules! tool_test {
+    ($name:ident, $tool:ident, $test:expr) => {
+        tool_test!($name, $tool, &[], $test);
+    };
+    ($name:ident, $tool:ident, $options:expr, $test:expr) => {
+        fn $name() {
+            $crate::support::run_on($crate::support::Engine::Sqlite, $options, $test);
+        }
+        mod $name {
+            #[test]
+            fn $tool() {
+                super::$name();
+            }
+        }
+    };
+}
+pub(crate) use tool_test;
+
 /// Defines a test like [`engine_test`] that runs on PostgreSQL only: it is called `name::on_postgres`.
 macro_rules! postgres_test {
     ($name:ident, $test:expr) => {

@@ -20,7 +20,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::stub_server::{Duplex, StubServer};
 use super::tools::external;
-use super::wait_until;
+use super::{CommandOutput, wait_until};
 
 /// Audience of its tokens.
 pub(crate) const AUDIENCE: &str = "plants";
@@ -50,7 +50,7 @@ fn openssl(arguments: &str, directory: &Path, input: &[u8]) -> Vec<u8> {
     // The command may not read its input.
     let _ = child.stdin.take().expect("standard input is piped").write_all(input);
     let output = child.wait_with_output().expect("openssl ends");
-    assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "openssl {arguments}: {}", output.stderr_text());
     output.stdout
 }
 

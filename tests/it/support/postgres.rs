@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::tools::assert_declared;
-use super::{wait_for, wait_until};
+use super::{CommandOutput, wait_for, wait_until};
 
 /// Password of the role `plantstore`, which owns the databases and is no superuser. On Citus also that of the superuser, with
 /// which servers log in to each other.
@@ -184,8 +184,8 @@ impl Cluster {
         // If psql ends early, its error output says why.
         let _ = session.stdin.take().expect("standard input is piped").write_all(sql.as_bytes());
         let output = session.wait_with_output().expect("psql ends");
-        let stderr = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        assert!(output.status.success(), "{sql}: {stderr} {}", String::from_utf8_lossy(&output.stderr));
+        let stderr = output.stdout_text().trim().to_owned();
+        assert!(output.status.success(), "{sql}: {stderr} {}", output.stderr_text());
         stderr
     }
 

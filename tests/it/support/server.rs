@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::postgres::{HeldSession, runs_on_citus};
 use super::tools::{assert_declared, succeed};
-use super::{Client, Cluster, Engine, Metrics, TIMEOUT, TcpProxy, wait_for, wait_until};
+use super::{Client, Cluster, CommandOutput, Engine, Metrics, TIMEOUT, TcpProxy, wait_for, wait_until};
 
 /// `--store-timeout` of servers whose test does not set it. On a machine that is busy with other tests, a statement may
 /// take longer than the default of 2 s.
@@ -198,18 +198,10 @@ impl<'a> Store<'a> {
                 files.flat_map(|file| std::fs::read(file.expect("a file").path()).expect("the contents")).collect()
             }
             Engine::Postgres => {
-                let tables = [
-                    "users",
-                    "departed_users",
-                    "tokens",
-                    "collections",
-                    "plants",
-                    "writers",
-                    "idempotency_keys",
-                    "shares",
-                    "shares_by_name",
-                ];
-                tables.map(|table| self.psql(&format!("COPY {table} TO STDOUT"))).join("\n").into_bytes()
+                let accounts = ["users", "departed_users", "tokens", "shares", "shares_by_name"];
+                let plants = ["collections", "plants", "writers", "idempotency_keys"];
+                let tables = accounts.iter().chain(&plants);
+                tables.flat_map(|table| self.psql(&format!("COPY {table} TO STDOUT\n")).into_bytes()).collect()
             }
         }
     }
@@ -230,8 +222,7 @@ impl<'a> Store<'a> {
     /// Waits until the last use of each token is stored. The server stores it in a separate commit after the request.
     pub(crate) fn wait_for_stored_token_use(&self) {
         wait_until("the stored last use of the token", || {
-            let output = self.run(&["token", "list", "--json"]);
-            !String::from_utf8_lossy(&output.stdout).contains(r#""last_used": null"#)
+            !self.run(&["token", "list", "--json"]).stdout_text().contains(r#""last_used": null"#)
         });
     }
 
@@ -290,6 +281,12 @@ impl<'a> Store<'a> {
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         // The timeout ends a server that was expected not to start.
         self.command_through(&["timeout", "240"], arguments).stdin(Stdio::null()).output().expect("the command runs")
+    }
+
+    /// Gives a user this role on the plants of another.
+    #[track_caller]
+    pub(crate) fn share(&self, owner: &str, grantee: &str, role: &str) {
+        self.run(&["share", "grant", "--owner", owner, "--to", grantee, "--role", role]).success();
     }
 
     /// Creates a token for a user, and the store if it does not exist.

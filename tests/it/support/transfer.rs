@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use sha2::{Digest, Sha256};
 
-use super::Store;
+use super::{CommandOutput, Store};
 
 /// Runs a command to its end with this standard input.
 pub(crate) fn feed(mut command: Command, input: &[u8]) -> Output {
@@ -21,29 +21,28 @@ pub(crate) fn feed(mut command: Command, input: &[u8]) -> Output {
 
 /// Standard error of a command.
 pub(crate) fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    output.stderr_text()
 }
 
 /// Imports valid lines, which must succeed. Creates the store if it does not exist.
 #[track_caller]
 pub(crate) fn import(store: &Store, arguments: &[&str], lines: &str) -> String {
     let output = feed(store.command(&[&["import", "--create"], arguments].concat()), lines.as_bytes());
-    assert!(output.status.success(), "{}", stderr(&output));
-    stderr(&output)
+    output.success();
+    output.stderr_text()
 }
 
 /// Exports all plants as lines, after checking the printed count and digest.
 #[track_caller]
 pub(crate) fn export(store: &Store) -> String {
     let output = store.run(&["export"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let text = output.success();
     let digest = Sha256::digest(&output.stdout).iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     });
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
     let plants = text.lines().count();
-    let reported = stderr(&output);
+    let reported = output.stderr_text();
     assert!(reported.replace(',', "").starts_with(&format!("exported {plants} plant")), "{reported}");
     assert!(reported.trim_end().ends_with(&format!("sha256 {digest}")), "{reported}");
     text

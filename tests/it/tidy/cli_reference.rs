@@ -3,13 +3,12 @@
 use std::process::Command;
 
 use super::generated;
+use crate::support::tools::succeed;
 
 /// Returns the help of a command, without the caller's environment: the help would show the values of variables.
 fn help(command: &[String]) -> String {
     let mut program = Command::new(env!("CARGO_BIN_EXE_plantstore"));
-    let output = program.args(command).arg("--help").env_clear().output().unwrap();
-    assert!(output.status.success(), "{command:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = succeed(program.args(command).arg("--help").env_clear());
     text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::modules::Crate;
 use super::source::{Files, files, root};
+use crate::support::CommandOutput;
 
 const PREFIX: &str = "plantstore-";
 
@@ -27,9 +28,7 @@ pub(super) fn crates() -> &'static [Package] {
 
 fn parse_packages() -> Vec<Package> {
     let arguments = ["metadata", "--no-deps", "--offline", "--format-version=1"];
-    let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let metadata = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().unwrap().json();
     let packages = metadata["packages"].as_array().unwrap();
     let names: Vec<_> = packages.iter().map(|package| package["name"].as_str().unwrap()).collect();
     let files = source_files();

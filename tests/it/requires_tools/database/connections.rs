@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use super::{Operator, PASSWORD, error_of, succeeded, works};
-use crate::support::transfer::stderr;
-use crate::support::{CLOSED_ADDRESS, Cluster, Engine, Server, Store, wait_until};
+use crate::support::{CLOSED_ADDRESS, Cluster, CommandOutput, Engine, Server, Store, assert_contains, wait_until};
 
 /// Returns the error of a command that must fail without a retry.
 #[track_caller]
 fn error_without_retry(operator: &Operator, arguments: &[&str]) -> String {
     let output = operator.command(arguments).output().unwrap();
-    assert!(!stderr(&output).contains("retrying"), "{}", stderr(&output));
+    assert!(!output.stderr_text().contains("retrying"), "{}", output.stderr_text());
     error_of(&output)
 }
 
@@ -38,7 +37,7 @@ fn permanent_database_errors_are_reported_at_once() {
             error_without_retry(&node, &["serve", "--listen", "127.0.0.1:0"]),
             error_without_retry(&node, &["migrate"]),
         ] {
-            assert!(words.contains(expected), "{words}");
+            assert_contains(&words, expected);
             assert!(!words.contains("wr0ng"), "{words}");
         }
     }
@@ -49,8 +48,8 @@ fn permanent_database_errors_are_reported_at_once() {
 fn unreachable_database_is_retried_until_the_timeout() {
     let cluster = Cluster::shared();
     let words = Operator::at(cluster.url_at(CLOSED_ADDRESS, "plants")).serve_error(&[]);
-    assert!(words.contains("cannot connect to postgres://plantstore@127.0.0.1:"), "{words}");
-    assert!(words.contains("Connection refused"), "{words}");
+    assert_contains(&words, "cannot connect to postgres://plantstore@127.0.0.1:");
+    assert_contains(&words, "Connection refused");
 }
 
 /// Lists the encryption of the nodes' connections to this database: `t` for each encrypted one, `f` for others.
@@ -121,7 +120,7 @@ fn sslmode_of_the_url_is_enforced() {
     ];
     for (url, expected) in rejected {
         let words = error_without_retry(&Operator::at(url), &["token", "list"]);
-        assert!(words.contains(expected), "{words}");
+        assert_contains(&words, expected);
     }
 }
 
@@ -154,7 +153,7 @@ fn password_is_sent_in_clear_text_only_over_tls_or_if_allowed() {
         let node = Operator::at(url);
         for arguments in [&["serve", "--listen", "127.0.0.1:0"][..], &["migrate"], &["backup", "new.db"]] {
             let words = error_without_retry(&node, arguments);
-            assert!(words.contains(expected), "{words}");
+            assert_contains(&words, expected);
         }
     }
     let accepted = [
@@ -183,11 +182,11 @@ fn database_on_another_machine_that_is_not_verified_logs_one_warning() {
         server.stop();
         assert_eq!(warnings(&server.log()), expected, "{}", server.log());
         let output = node.command(&["user", "list"]).output().unwrap();
-        assert_eq!(warnings(&stderr(&output)), expected, "{}", stderr(&output));
+        assert_eq!(warnings(&output.stderr_text()), expected, "{}", output.stderr_text());
     }
     let verified =
         Operator::at(format!("{elsewhere}?sslmode=verify-full")).command(&["user", "list"]).output().unwrap();
-    assert_eq!(warnings(&stderr(&verified)), 0, "{}", stderr(&verified));
+    assert_eq!(warnings(&verified.stderr_text()), 0, "{}", verified.stderr_text());
 }
 
 #[test]
@@ -216,7 +215,7 @@ fn writable_host_of_several_is_used() {
     }
     assert_eq!(primary.psql(name, "SELECT count(*) FROM plantstore.tokens"), "3");
     let words = Operator::at(url(&[standby.address()])).serve_error(&[]);
-    assert!(words.contains("database does not allow writes"), "{words}");
+    assert_contains(&words, "database does not allow writes");
     assert_eq!(standby.psql(name, "SELECT count(*) FROM pg_namespace WHERE nspname = 'plantstore'"), "0");
 }
 
@@ -293,10 +292,9 @@ fn password_is_never_printed() {
         assert!(server.log().contains("listening"), "{}", server.log());
         assert!(!server.log().contains(PASSWORD), "{}", server.log());
         assert_eq!(server.log().contains(warning), warned, "{}", server.log());
-        let output = node.command(&[&["token", "list"], arguments].concat()).output().unwrap();
-        succeeded(&output);
-        assert!(!stderr(&output).contains(PASSWORD), "{}", stderr(&output));
-        assert_eq!(stderr(&output).contains(warning), warned, "{}", stderr(&output));
+        let reported = node.command(&[&["token", "list"], arguments].concat()).output().unwrap().notes();
+        assert!(!reported.contains(PASSWORD), "{reported}");
+        assert_eq!(reported.contains(warning), warned, "{reported}");
     }
     let node = Operator::at(&bare);
     let mut command = node.command(&["serve", "--listen", "127.0.0.1:0", "--store", &bare]);

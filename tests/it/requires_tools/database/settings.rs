@@ -1,7 +1,7 @@
 //! Unusual settings of the database.
 
 use super::{succeeded, works};
-use crate::support::{Engine, Service, Store, postgres_test, wait_until};
+use crate::support::{CommandOutput, Engine, Service, Store, assert_contains, postgres_test, wait_until};
 
 /// Sets defaults for every session on the database of this store.
 fn set_for_all(store: &Store, settings: &[&str]) {
@@ -55,7 +55,7 @@ postgres_test!(unusual_database_defaults_do_no_harm, |store: &Store| {
         store.rows(idle)[0] >= 4
     });
     assert!(servers.iter().all(|server| !server.log().contains("was lost")), "{}", servers[0].log());
-    assert!(store.run(&["user", "delete", "--yes", "ada"]).status.success());
+    store.run(&["user", "delete", "--yes", "ada"]).success();
     assert_eq!(store.rows("SELECT count(*) FROM plants"), [0]);
 });
 
@@ -79,7 +79,7 @@ postgres_test!(times_do_not_depend_on_the_time_zone_of_the_database, |store: &St
     let list = || String::from_utf8(store.run(&["token", "list", "--json"]).stdout).unwrap();
     let before = list();
     for time in ["2023-11-14T22:13:20Z", "2099-12-31T23:59:59Z", "2023-11-14T22:13:21Z"] {
-        assert!(before.contains(time), "{before}");
+        assert_contains(&before, time);
     }
     set_for_all(store, &["timezone = 'NPT-5:45'", "datestyle = 'German'"]);
     assert_eq!(list(), before);
@@ -90,7 +90,7 @@ postgres_test!(times_do_not_depend_on_the_time_zone_of_the_database, |store: &St
 fn commits_are_durable_whatever_the_default() {
     for (default, expected) in [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply"), ("on", "on")] {
         let store = Store::new(Engine::Postgres);
-        assert!(store.run(&["migrate"]).status.success());
+        store.run(&["migrate"]).success();
         set_for_all(&store, &[&format!("synchronous_commit = {default}"), "statement_timeout = '9s'"]);
         store.execute(RECORD_SETTINGS);
         let server = store.serve(&["--store-timeout", "20s"]);

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use super::{SPAN, TRACE};
 use crate::support::collector::Collector;
 use crate::support::issuer::Authority;
-use crate::support::{Engine, Server, Store, sqlite_test, wait_for, wait_until};
+use crate::support::{CommandOutput, Engine, Server, Store, assert_contains, sqlite_test, wait_for, wait_until};
 
 type Options<'a> = &'a [&'a str];
 type Variables<'a> = &'a [(&'a str, &'a str)];
@@ -142,9 +142,7 @@ fn resource_attributes_describe_the_service() {
     assert_eq!(given.len(), own.len() + 1);
 }
 
-#[test]
-fn sampler_variable_is_used_unless_the_option_is_given() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(sampler_variable_is_used_unless_the_option_is_given, |store: &Store| {
     let parents = [None, Some("00"), Some("01")];
     let cases: [(Options, Variables, [bool; 3]); 6] = [
         (&[], &[], [true, false, true]),
@@ -162,7 +160,7 @@ fn sampler_variable_is_used_unless_the_option_is_given() {
         let collector = Collector::start();
         let url = collector.url();
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str());
-        let server = serve(&store, options, &[&[endpoint], variables].concat());
+        let server = serve(store, options, &[&[endpoint], variables].concat());
         for flags in parents {
             let parent = format!("00-{TRACE}-{SPAN}-{}", flags.unwrap_or_default());
             let headers = [("X-Request-Id", flags.unwrap_or("root")), ("traceparent", &*parent)];
@@ -173,7 +171,7 @@ fn sampler_variable_is_used_unless_the_option_is_given() {
         let exported = parents.map(|flags| collector.request(flags.unwrap_or("root")).is_some());
         assert_eq!(exported, expected, "{options:?} {variables:?}");
     }
-}
+});
 
 #[test]
 fn variables_turn_the_export_off() {
@@ -209,9 +207,7 @@ fn certificate_option_overrides_the_variable() {
     }
 }
 
-#[test]
-fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
-    let store = Store::new(Engine::Sqlite);
+sqlite_test!(invalid_variable_is_a_warning_unless_the_option_names_the_endpoint, |store: &Store| {
     let url = "https://127.0.0.1:4318";
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", url);
     let cases = [
@@ -229,7 +225,7 @@ fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
     ];
     for (name, value, words) in cases {
         let is_reported = |message: &str| message.contains(&format!("{name}: ")) && message.contains(words);
-        let server = serve(&store, &[], &[endpoint, (name, value)]);
+        let server = serve(store, &[], &[endpoint, (name, value)]);
         get(&server, "not-exported");
         let warning = wait_for_warning(&server);
         assert!(is_reported(&warning), "{name}: {warning}");
@@ -237,21 +233,21 @@ fn invalid_variable_is_a_warning_unless_the_option_names_the_endpoint() {
         if name.ends_with("_ENDPOINT") || name == "OTEL_TRACES_EXPORTER" {
             continue;
         }
-        let output = command(&store, &["--otlp-endpoint", url], &[(name, value)]).output().expect("the command runs");
-        let errors = String::from_utf8_lossy(&output.stderr);
+        let output = command(store, &["--otlp-endpoint", url], &[(name, value)]).output().expect("the command runs");
+        let errors = output.stderr_text();
         assert_eq!((output.status.code(), is_reported(&errors)), (Some(2), true), "{name}: {errors}");
     }
     let ratio = [endpoint, ("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "2")];
-    let warning = wait_for_warning(&serve(&store, &[], &ratio));
-    assert!(warning.contains("OTEL_TRACES_SAMPLER_ARG: write a share from 0 (none) to 1 (all)"), "{warning}");
-}
+    let warning = wait_for_warning(&serve(store, &[], &ratio));
+    assert_contains(&warning, "OTEL_TRACES_SAMPLER_ARG: write a share from 0 (none) to 1 (all)");
+});
 
 sqlite_test!(variable_that_is_not_utf_8_is_invalid, |store: &Store| {
     let mut command = store.command(&SERVE);
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
     command.env("OTEL_EXPORTER_OTLP_HEADERS", OsStr::from_bytes(b"api-key=hush\xff"));
     let warning = wait_for_warning(&Server::start(command));
-    assert!(warning.contains("OTEL_EXPORTER_OTLP_HEADERS: write it in UTF-8"), "{warning}");
+    assert_contains(&warning, "OTEL_EXPORTER_OTLP_HEADERS: write it in UTF-8");
     assert!(!warning.contains("hush"), "{warning}");
 });
 
