@@ -25,7 +25,7 @@ pub(super) struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    /// Returns the parameters about the users for whom `is_included` is true.
+    /// Returns the parameters about the users that `is_included` accepts.
     pub(super) fn of(batch: &'a [Job], writer: i64, is_included: impl Fn(i64) -> bool) -> Self {
         let mut users = BTreeSet::from([writer]);
         let mut new = BTreeMap::new();
@@ -153,7 +153,7 @@ pub(super) struct PlantWrites<'a> {
 }
 
 impl<'a> PlantWrites<'a> {
-    /// Returns the writes to plants of the owners for whom `is_included` is true.
+    /// Returns the writes to plants of the owners that `is_included` accepts.
     pub(super) fn of(jobs: impl IntoIterator<Item = &'a Job>, is_included: impl Fn(i64) -> bool) -> Self {
         let mut deletes = BTreeSet::new();
         let mut creates = BTreeMap::new();
@@ -269,7 +269,7 @@ pub(super) struct KeyOutcomes<'a> {
 }
 
 impl<'a> KeyOutcomes<'a> {
-    /// Returns the outcomes for the keys of the users for whom `is_included` is true.
+    /// Returns the outcomes for the keys of the users that `is_included` accepts.
     pub(super) fn of(batch: &'a [Job], outcomes: &[JobOutcome], is_included: impl Fn(i64) -> bool) -> Self {
         let mut columns = Self::default();
         let stored = batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome));
