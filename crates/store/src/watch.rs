@@ -1,8 +1,8 @@
 //! Watched users: wakes tasks when the versions of users may have changed.
 //!
 //! A write of this process wakes the watchers of its owner at once. Changes by other processes are found by reading the versions
-//! of all watched users about once a second; SQLite needs no query for it as long as the file is unchanged. Without watchers, neither costs more than
-//! reading a flag.
+//! of all watched users about once a second; SQLite needs no query for it as long as the file is unchanged. Without watchers,
+//! neither costs more than reading a flag.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

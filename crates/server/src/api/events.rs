@@ -128,28 +128,30 @@ impl EventStream {
         loop {
             sleep_until(not_before).await;
             let wake_at = self.comment_at.min(self.look_up_at).min(self.ends_at);
-            tokio::select! {
+            let has_changed = tokio::select! {
                 biased;
                 () = self.place.ended() => return None,
-                () = self.watch.changed() => {}
-                () = sleep_until(wake_at) => {}
-            }
+                () = self.watch.changed() => true,
+                () = sleep_until(wake_at) => false,
+            };
             if Instant::now() >= self.ends_at {
                 return None;
             }
-            // Boxed, so that a stream that waits does not need the memory.
-            match Box::pin(self.current_tag()).await {
-                Ok(tag) if self.sent != Some(tag) => {
-                    self.sent = Some(tag);
-                    self.comment_at = Instant::now() + COMMENT_INTERVAL;
-                    return Some(event(tag).into());
-                }
-                Ok(_) => {}
-                // The client gets this error when it connects again.
-                Err(ApiError::InvalidToken | ApiError::NoCollection) => return None,
-                Err(_) => {
-                    self.look_up_at = Instant::now() + RETRY_INTERVAL;
-                    not_before = self.look_up_at;
+            if has_changed || Instant::now() >= self.look_up_at || !self.token.holds(self.readable.session()) {
+                // Boxed, so that a stream that waits does not need the memory.
+                match Box::pin(self.current_tag()).await {
+                    Ok(tag) if self.sent != Some(tag) => {
+                        self.sent = Some(tag);
+                        self.comment_at = Instant::now() + COMMENT_INTERVAL;
+                        return Some(event(tag).into());
+                    }
+                    Ok(_) => {}
+                    // The client gets this error when it connects again.
+                    Err(ApiError::InvalidToken | ApiError::NoCollection) => return None,
+                    Err(_) => {
+                        self.look_up_at = Instant::now() + RETRY_INTERVAL;
+                        not_before = self.look_up_at;
+                    }
                 }
             }
             if Instant::now() >= self.comment_at {
