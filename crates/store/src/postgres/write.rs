@@ -3,6 +3,8 @@
 mod batch;
 mod collector;
 mod key_locks;
+mod row;
+mod scope;
 mod writer;
 
 pub(crate) use self::batch::changed_plants;

@@ -25,7 +25,7 @@ pub(super) struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    /// Returns the parameters about the users that `is_included` accepts.
+    /// Returns the parameters about the users that `is_included` selects.
     pub(super) fn of(batch: &'a [Job], writer: i64, is_included: impl Fn(i64) -> bool) -> Self {
         let mut users = BTreeSet::from([writer]);
         let mut new = BTreeMap::new();
@@ -132,6 +132,15 @@ impl Opened {
     }
 }
 
+/// Removes the uses of tokens from a batch, and returns tokens and days.
+pub(super) fn take_token_uses(batch: &mut Vec<Job>) -> (Vec<i64>, Vec<i64>) {
+    let uses = batch.extract_if(.., |job| matches!(job, Job::RecordTokenUse { .. }));
+    uses.filter_map(|job| {
+        if let Job::RecordTokenUse { token, day } = job { Some((token.get(), day.as_second())) } else { None }
+    })
+    .unzip()
+}
+
 /// Returns true if a write has no key and is to the user's own plants: it can be sent before the outcome of its user's look-up
 /// is known, because its statement finds no rows if the user does not exist.
 pub(super) fn is_simple(job: &Job) -> bool {
@@ -153,7 +162,7 @@ pub(super) struct PlantWrites<'a> {
 }
 
 impl<'a> PlantWrites<'a> {
-    /// Returns the writes to plants of the owners that `is_included` accepts.
+    /// Returns the writes to plants of the owners that `is_included` selects.
     pub(super) fn of(jobs: impl IntoIterator<Item = &'a Job>, is_included: impl Fn(i64) -> bool) -> Self {
         let mut deletes = BTreeSet::new();
         let mut creates = BTreeMap::new();
@@ -269,7 +278,7 @@ pub(super) struct KeyOutcomes<'a> {
 }
 
 impl<'a> KeyOutcomes<'a> {
-    /// Returns the outcomes for the keys of the users that `is_included` accepts.
+    /// Returns the outcomes for the keys of the users that `is_included` selects.
     pub(super) fn of(batch: &'a [Job], outcomes: &[JobOutcome], is_included: impl Fn(i64) -> bool) -> Self {
         let mut columns = Self::default();
         let stored = batch.iter().zip(outcomes).filter_map(|(job, outcome)| job.key_outcome(outcome));

@@ -15,18 +15,21 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::join;
-use jiff::Timestamp;
 use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::batch::{ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple};
+use super::batch::{
+    ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple, take_token_uses,
+};
 use super::collector::BatchCollector;
+use super::row::WriterRow;
+use super::scope::{Part, Scope, ShardGuard};
 use crate::error::StoreError;
 use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
-use crate::postgres::citus::{COUNT, LOCK, Shard, Shards};
+use crate::postgres::citus::Shards;
 use crate::postgres::connect::{
     Connector, DatabaseConnection, DatabaseError, DatabaseSession, NO_RESPONSE, certainly_not_committed, describe,
     is_rejection, lock_timeout, pause_for_worker,
@@ -34,16 +37,12 @@ use crate::postgres::connect::{
 use crate::postgres::connection_role::ConnectionRole;
 use crate::postgres::dialect::{Dialect, execute_each};
 use crate::postgres::metrics::PostgresMetrics;
-use crate::postgres::statements::{Statements, versions};
+use crate::postgres::statements::versions;
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// Additional time for a commit beyond the timeout, because an abandoned commit is in doubt.
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
-/// Time without a commit after which the writer creates another row, because its row may have been removed.
-const ROW_LIFETIME: Duration = Duration::from_secs(60 * 60);
-/// Number of random ids of which one is on the server, for up to hundreds of servers.
-const ROW_TRIES: usize = 10_000;
 /// Time that a caller waits longer than the writer, so that the writer reports the outcome.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
 
@@ -107,33 +106,6 @@ async fn exit_on_panic(writer: impl Future<Output = ()> + Send + 'static) {
     if tokio::spawn(writer).await.is_err_and(|error| error.is_panic()) {
         tracing::error!("the writer task panicked: exiting");
         std::process::exit(1);
-    }
-}
-
-/// The writer's row in the database. Another one is used after an unknown outcome.
-struct WriterRow {
-    id: i64,
-    /// Id of the last commit, which the row must contain; 0 before the first commit creates the row.
-    last: i64,
-}
-
-impl WriterRow {
-    fn new(shards: &Shards) -> Self {
-        // The system's random source does not fail after boot.
-        let random = || getrandom::u64().expect("the system's random source").cast_signed() | i64::MIN;
-        // A row on another server would be right, too.
-        let id = std::iter::repeat_with(random).take(ROW_TRIES).find(|id| shards.may_contain(*id));
-        Self { id: id.unwrap_or_else(random), last: 0 }
-    }
-
-    /// Chooses another row if this one is on another server now, or may have been removed because it is old. A commit id is the
-    /// time in microseconds.
-    fn renew_if_needed(&mut self, shards: &Shards) {
-        let age = Timestamp::now().as_microsecond().abs_diff(self.last);
-        let is_old = self.last > 0 && u128::from(age) > ROW_LIFETIME.as_micros();
-        if is_old || !shards.may_contain(self.id) {
-            *self = Self::new(shards);
-        }
     }
 }
 
@@ -334,39 +306,9 @@ impl WriterTask {
         DatabaseError::classify(error)
     }
 
-    /// Returns the parts of a transaction: one for each shard if all its users are in shards of this server, otherwise one.
-    async fn scope(&self, session: &DatabaseSession, batch: &[Job]) -> Result<Scope, Error> {
-        let whole = || {
-            let statements = Arc::clone(&session.statements);
-            Scope { parts: vec![Part { statements, shard: None }], guard: None }
-        };
-        let shards = self.shards.get();
-        if shards.shards.is_empty() {
-            return Ok(whole());
-        }
-        let opening = Opening::of(batch, self.row.id, |_| true);
-        let mut parts = Vec::new();
-        let mut ids = Vec::new();
-        let mut users = 0;
-        for shard in &shards.shards {
-            let of_shard = opening.users().iter().filter(|user| shard.contains(**user)).count();
-            if of_shard > 0 {
-                let Some(statements) = session.of_shard(&shards, shard).await? else { return Ok(whole()) };
-                parts.push(Part { statements, shard: Some(shard.clone()) });
-                ids.push(shard.id());
-                users += of_shard;
-            }
-        }
-        if users < opening.users().len() || opening.has_new_users() {
-            return Ok(whole());
-        }
-        let guard = ShardGuard { lock: session.prepared(LOCK).await?, count: session.prepared(COUNT).await?, ids };
-        Ok(Scope { parts, guard: Some(guard) })
-    }
-
     /// Executes the transaction except for its end.
     async fn execute(&self, session: &DatabaseSession, batch: &[Job]) -> Result<Execution, Error> {
-        let scope = self.scope(session, batch).await?;
+        let scope = Scope::of(session, &self.shards.get(), batch, self.row.id).await?;
         let (opened, changed) = if batch.iter().all(is_simple) {
             // The statements are polled and thus sent in this order, without waiting for each other.
             let (opened, changed) =
@@ -519,31 +461,6 @@ async fn commit_transaction(
     }
 }
 
-/// The tables that a transaction uses.
-struct Scope {
-    parts: Vec<Part>,
-    guard: Option<ShardGuard>,
-}
-
-/// The statements about the users of one shard, or about all users.
-struct Part {
-    statements: Arc<Statements>,
-    shard: Option<Shard>,
-}
-
-impl Part {
-    fn has(&self, user: i64) -> bool {
-        self.shard.as_ref().is_none_or(|shard| shard.contains(user))
-    }
-}
-
-/// Keeps shards on this server until the end of the transaction.
-struct ShardGuard {
-    lock: Statement,
-    count: Statement,
-    ids: Vec<i64>,
-}
-
 /// A transaction before its commit.
 struct Executed {
     commit_id: i64,
@@ -568,15 +485,6 @@ enum AttemptResult {
     /// The row of the writer does not contain the id of the last acknowledged commit.
     CommitLost,
     Failed(DatabaseError),
-}
-
-/// Removes the uses of tokens from a batch, and returns tokens and days.
-fn take_token_uses(batch: &mut Vec<Job>) -> (Vec<i64>, Vec<i64>) {
-    let uses = batch.extract_if(.., |job| matches!(job, Job::RecordTokenUse { .. }));
-    uses.filter_map(|job| {
-        if let Job::RecordTokenUse { token, day } = job { Some((token.get(), day.as_second())) } else { None }
-    })
-    .unzip()
 }
 
 /// Returns the rows of a statement, or none if it is not `wanted`.
