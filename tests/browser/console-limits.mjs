@@ -1,13 +1,17 @@
 // Rejected requests and missing responses are reported, and the shown plants stay: a server with a low rate limit, and a
 // network that loses requests.
 
-import { main, withBrowser } from "./browser.mjs";
-import { add, shown, signedIn, toast } from "./garden.mjs";
+import { TOKEN, main, openPage, withBrowser } from "./browser.mjs";
+import { add, shown, signIn, toast } from "./garden.mjs";
 
 main(() =>
   withBrowser(async (browser) => {
-    const page = await signedIn(browser);
+    const page = await openPage(browser);
+    // The stream of events is the third request.
     page.tolerate(/status of 429/, /ERR_FAILED/);
+    await page.goto("/");
+    await signIn(page, TOKEN);
+    await shown(page, "Rose").waitFor();
     await page.getByRole("button", { name: "Refresh" }).click();
     await toast(page, "This may be out of date. This user has sent too many requests, nothing was done: try again in").waitFor();
     await shown(page, "Rose").waitFor();

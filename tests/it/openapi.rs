@@ -14,7 +14,7 @@ use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
 use crate::support::{Engine, Response, Service, Store, assert_snapshot, engine_test};
 
 /// Least number of cases that Schemathesis tries on each engine.
-const CASES_MIN: u64 = 1_000;
+const CASES_MIN: u64 = 800;
 
 /// Returns the path of a report, which is not deleted after the run.
 fn output(name: &str) -> PathBuf {

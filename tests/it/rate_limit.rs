@@ -98,9 +98,9 @@ engine_test!(burst_is_allowed_and_then_rejected_with_429, |store: &Store| {
     content-type: application/json
     cache-control: no-store
     retry-after: (3600)
-    content-length: 103
     ratelimit-policy: "user";q=5;w=18000
     ratelimit: "user";r=0;t=(3600)
+    content-length: 103
 
     {"error":42900,"message":"this user has sent too many requests, nothing was done: try again in (3600) s"}
     "#);
