@@ -10,8 +10,8 @@ use crate::support::http2::{
 };
 use crate::support::transfer::{import, lines};
 use crate::support::{
-    Action, Client, Cluster, Events, Garden, History, JSON, Operation, Service, Stopwatch, Store, TcpProxy, Workload,
-    assert_snapshot, engine_test, postgres_test, wait_for, wait_until,
+    Action, Client, Cluster, Engine, Events, Garden, History, JSON, Operation, Service, Stopwatch, Store, TcpProxy,
+    Workload, assert_snapshot, engine_test, postgres_test, wait_for, wait_until,
 };
 use crate::tokens::{EFFECT_LIMIT, manager};
 
@@ -252,7 +252,9 @@ engine_test!(http2_stream_that_is_not_read_is_cut, |store: &Store| {
     });
 });
 
-postgres_test!(stream_outlives_an_interruption_of_the_database, |store: &Store| {
+postgres_test!(stream_outlives_an_interruption_of_the_database, |_: &Engine| {
+    // On Citus the node connects to the workers through the proxy, too.
+    let store = &Store::on(Cluster::shared());
     let proxy = TcpProxy::start(Cluster::shared().address());
     let away = store.through(&proxy).serve(&["--store-timeout", "1s"]);
     let here = store.serve(&[]);
