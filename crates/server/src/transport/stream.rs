@@ -118,6 +118,8 @@ impl AsyncRead for Socket {
             let length = self.read_ahead.len().min(buffer.remaining());
             buffer.put_slice(&self.read_ahead[..length]);
             self.read_ahead.drain(..length);
+            // Also reads the rest of the head: after a few bytes alone, hyper would double its buffer.
+            let _ = Pin::new(&mut self.stream).poll_read(task, buffer);
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_read(task, buffer)
