@@ -207,16 +207,7 @@ mod tests {
     use crate::transport::{self, Transport, TrustedProxies};
 
     async fn store(file: std::path::PathBuf) -> Arc<Store> {
-        let timeout = Duration::from_secs(5);
-        let options = OpenOptions {
-            schema_change: SchemaChange::Create,
-            write_queue: 1,
-            readers: 1,
-            admin_timeout: timeout,
-            timeout,
-            await_server: false,
-            worker_addresses: None,
-        };
+        let options = OpenOptions::of_command(SchemaChange::Create, Duration::from_secs(5));
         let opened = Store::open(&StoreUrl::Sqlite(file), options).await.expect("a store");
         Arc::new(opened.store)
     }

@@ -85,7 +85,7 @@ pub struct OpenOptions {
 
 impl OpenOptions {
     /// Returns the options of one connection for an operator's command.
-    pub(crate) fn of_command(schema_change: SchemaChange, timeout: Duration) -> Self {
+    pub fn of_command(schema_change: SchemaChange, timeout: Duration) -> Self {
         Self {
             schema_change,
             write_queue: 1,
