@@ -16,6 +16,7 @@ mod litestream;
 mod live_updates;
 mod oidc_provider;
 mod package;
+mod power_cuts;
 mod readme;
 mod sign_in;
 mod tls;

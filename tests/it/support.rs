@@ -15,6 +15,7 @@ mod metrics;
 mod output;
 mod postgres;
 pub(crate) mod provider;
+pub(crate) mod recorded_disk;
 mod response;
 mod retrying;
 pub(crate) mod rewriting_proxy;

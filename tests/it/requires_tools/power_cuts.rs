@@ -1,0 +1,317 @@
+//! Power cuts: the real program runs on files that a cut at a random moment may have left. What it had acknowledged is there,
+//! nothing is there by half, and every key counts once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::support::recorded_disk::{RecordedDisk, Syncs, recorder};
+use crate::support::transfer::{export, lines};
+use crate::support::{Client, CommandOutput, Engine, JSON, Random, Server, Store, wait_until};
+
+const WORKERS: usize = 4;
+const IDS_PER_WORKER: usize = 12;
+const OWNERS: [&str; 2] = ["ada", "bob"];
+
+/// Number of cuts of each kind in the suite; `scripts/crash` sets a larger one.
+fn cuts() -> usize {
+    #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
+    std::env::var("PLANTSTORE_CUTS").map_or(25, |cuts| cuts.parse().expect("a number of cuts"))
+}
+
+/// A write, which is sent again with the same key after a cut.
+struct Write {
+    id: usize,
+    method: &'static str,
+    /// The name that the plant has afterwards.
+    after: Option<String>,
+    key: String,
+}
+
+impl Write {
+    fn send(&self, client: &Client) -> u16 {
+        let path = if self.method == "POST" { "/plants".to_owned() } else { format!("/plants/{}", self.id) };
+        let quoted = format!("\"{}\"", self.key);
+        let headers = [("Idempotency-Key", &*quoted), ("X-Request-Id", &self.key), JSON];
+        let body = self.after.as_ref().map(|name| format!(r#"{{"id":{},"name":"{name}"}}"#, self.id));
+        let headers = if body.is_some() { &headers[..] } else { &headers[..2] };
+        client.call(self.method, &path, headers, body.as_ref().map(|body| body.as_bytes())).status
+    }
+
+    fn status(&self) -> u16 {
+        if self.after.is_some() { 200 } else { 204 }
+    }
+}
+
+/// Creates, replaces and deletes plants of its own ids, one after the other, until there is a number of them.
+fn work(client: &Client, worker: usize, count: usize) -> Vec<Write> {
+    let mut random = Random::new(worker as u64);
+    let mut plants = BTreeMap::new();
+    let mut writes: Vec<Write> = Vec::new();
+    for number in 0..count {
+        let id = worker * IDS_PER_WORKER + random.below(IDS_PER_WORKER);
+        let method = match (plants.contains_key(&id), random.below(2)) {
+            (false, _) => "POST",
+            (true, 0) => "PUT",
+            (true, _) => "DELETE",
+        };
+        // Long names, so that the log is soon long enough for a checkpoint.
+        let after = (method != "DELETE").then(|| format!("{worker}-{number}-{}", "x".repeat(900)));
+        match &after {
+            Some(name) => drop(plants.insert(id, name.clone())),
+            None => drop(plants.remove(&id)),
+        }
+        let write = Write { id, method, after, key: format!("cut-{worker}-{number}") };
+        assert_eq!(write.send(client), write.status());
+        writes.push(write);
+    }
+    writes
+}
+
+/// Returns the plants after these writes.
+fn state(writes: &[Write]) -> BTreeMap<usize, String> {
+    let mut plants = BTreeMap::new();
+    for write in writes {
+        match &write.after {
+            Some(name) => drop(plants.insert(write.id, name.clone())),
+            None => drop(plants.remove(&write.id)),
+        }
+    }
+    plants
+}
+
+/// Returns the plants of a worker that the server has.
+fn listed(client: &Client, worker: usize) -> BTreeMap<usize, String> {
+    let list = client.get("/plants?include=id").json();
+    let plant = |plant: &serde_json::Value| {
+        let id = usize::try_from(plant["id"].as_u64().unwrap()).unwrap();
+        (id, plant["name"].as_str().unwrap().to_owned())
+    };
+    let plants = list.as_array().unwrap().iter().map(plant);
+    plants.filter(|(id, _)| id / IDS_PER_WORKER == worker).collect()
+}
+
+#[track_caller]
+fn assert_integrity(store: &Store) {
+    let found: String = store.open_file().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(found, "ok");
+}
+
+/// A directory with the files that a cut has left.
+fn after_cut(disk: &RecordedDisk, moment: usize, syncs: Syncs, random: &mut Random) -> Store<'static> {
+    let store = Store::empty(Engine::Sqlite);
+    disk.cut(moment, syncs, random, store.directory());
+    store
+}
+
+/// Calls `check` with the files of many cuts. `moment` is `disk.end` for a cut after the end of the program.
+fn for_each_cut(disk: &RecordedDisk, seed: u64, mut check: impl FnMut(&Store, usize)) {
+    for number in 0..cuts() {
+        let mut random = Random::new(seed + 1_000_000 * number as u64);
+        // Every tenth cut is after the end.
+        let moment = if number % 10 == 0 { disk.end } else { random.below(disk.end) };
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            check(&after_cut(disk, moment, Syncs::Honest, &mut random), moment);
+        }));
+        assert!(result.is_ok(), "cut {number} with seed {seed}, at call {moment} of {}", disk.end);
+    }
+}
+
+/// Records a command to its end.
+fn record(store: &Store, arguments: &[&str]) -> (RecordedDisk, Output) {
+    let disk = RecordedDisk::of(store.directory());
+    let traces = TempDir::new().unwrap();
+    let trace = traces.path().join("trace");
+    let mut command = store.command_through(&recorder(&trace), arguments);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let id = child.id();
+    let output = child.wait_with_output().unwrap();
+    (disk.replay(id, &trace), output)
+}
+
+/// Records a server under load, and returns the writes of each worker.
+fn record_server(store: &Store, token: &str) -> (RecordedDisk, Vec<Vec<Write>>) {
+    let disk = RecordedDisk::of(store.directory());
+    let traces = TempDir::new().unwrap();
+    let trace = traces.path().join("trace");
+    let server = store.serve_through(&recorder(&trace), &["--log-level", "warn"]);
+    let ada = server.client(token);
+    let writes = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|worker| {
+                let ada = &ada;
+                scope.spawn(move || work(ada, worker, 500))
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(server.stop().code(), Some(0));
+    (disk.replay(server.id(), &trace), writes)
+}
+
+#[test]
+fn acknowledged_writes_survive_a_power_cut() {
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let (disk, workers) = record_server(&store, &token);
+    // Number of acknowledged writes of a worker.
+    let count =
+        |worker: usize, moment| workers[worker].partition_point(|write: &Write| disk.responded_at(&write.key) < moment);
+    for_each_cut(&disk, 1, |store, moment| {
+        let server = store.serve(&["--log-level", "warn"]);
+        let ada = server.client(&token);
+        for (worker, writes) in workers.iter().enumerate() {
+            let done = count(worker, moment);
+            let found = listed(&ada, worker);
+            let next = writes.get(done);
+            let possible = [state(&writes[..done]), state(&writes[..(done + 1).min(writes.len())])];
+            assert!(possible.contains(&found), "{worker} after {done} writes: {found:?}");
+            // The last acknowledged write has no second effect, and the next one has one.
+            if let Some(last) = done.checked_sub(1) {
+                assert_eq!(writes[last].send(&ada), writes[last].status(), "{worker} repeats {last}");
+                assert_eq!(listed(&ada, worker), found);
+            }
+            if let Some(write) = next {
+                assert_eq!(write.send(&ada), write.status(), "{worker} sends {done} again");
+                assert_eq!(listed(&ada, worker), possible[1]);
+            }
+        }
+        server.kill();
+        assert_integrity(store);
+    });
+    // The harness finds what a disk loses that is not asked to sync the log at each commit.
+    let mut random = Random::new(7);
+    let is_lost = || {
+        let moment = disk.end / 4 + random.below(disk.end / 4);
+        let store = after_cut(&disk, moment, Syncs::NotOfTheLog, &mut random);
+        let server = store.serve(&["--log-level", "warn"]);
+        let ada = server.client(&token);
+        let is_lost = |worker: usize| {
+            let (writes, done) = (&workers[worker], count(worker, moment));
+            let possible = [state(&writes[..done]), state(&writes[..(done + 1).min(writes.len())])];
+            !possible.contains(&listed(&ada, worker))
+        };
+        (0..WORKERS).any(is_lost)
+    };
+    wait_until("a lost write", is_lost);
+}
+
+#[test]
+fn power_cut_during_the_first_start_leaves_a_store_that_starts() {
+    let store = Store::empty(Engine::Sqlite);
+    let disk = RecordedDisk::of(store.directory());
+    let traces = TempDir::new().unwrap();
+    let trace = traces.path().join("trace");
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"];
+    let server = Server::start(store.command_through(&recorder(&trace), &serve));
+    let token = |store: &Store| fs::read_to_string(store.directory().join("plants.db.first-token"));
+    let first = token(&store).unwrap().trim_end().to_owned();
+    let headers = [("X-Request-Id", "first-plant"), JSON];
+    let response = server.client(&first).call("POST", "/plants", &headers, Some(br#"{"id":1,"name":"Rose"}"#));
+    assert_eq!(response.status, 200);
+    assert_eq!(server.stop().code(), Some(0));
+    let disk = disk.replay(server.id(), &trace);
+    let sent = disk.responded_at("first-plant");
+    for_each_cut(&disk, 2, |store, moment| {
+        let server = Server::start(store.command(&serve));
+        if sent < moment {
+            assert_eq!(token(store).unwrap().trim_end(), first);
+            assert_eq!(server.client(&first).ids(), [1]);
+        }
+        server.kill();
+        assert_integrity(store);
+    });
+}
+
+#[test]
+fn power_cut_during_a_migration_loses_nothing() {
+    for (seed, version) in [(3, "0.1.0"), (4, "0.3.0"), (5, "0.6.0")] {
+        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
+        let store = Store::empty(Engine::Sqlite);
+        fs::copy(files.join(format!("{version}.db")), store.file()).unwrap();
+        let (disk, output) = record(&store, &["migrate"]);
+        output.success();
+        let plants = export(&store);
+        assert_ne!(plants, "");
+        for_each_cut(&disk, seed, |store, moment| {
+            // Complete without another migration, if the command has ended.
+            if moment < disk.end {
+                store.run(&["migrate"]).success();
+            }
+            assert_eq!(export(store), plants, "{version}");
+            assert_integrity(store);
+        });
+    }
+}
+
+/// Creates a store with plants of two users, and returns them as lines.
+fn store_with_plants() -> (Store<'static>, String) {
+    let store = Store::empty(Engine::Sqlite);
+    store.run(&["migrate"]).success();
+    fs::write(store.directory().join("plants.jsonl"), lines(&OWNERS, 300)).unwrap();
+    store.run(&["import", "plants.jsonl"]).success();
+    let plants = export(&store);
+    (store, plants)
+}
+
+#[test]
+fn backup_appears_only_when_it_is_complete_also_after_a_power_cut() {
+    let (store, plants) = store_with_plants();
+    let (disk, output) = record(&store, &["backup", "copy.db"]);
+    output.success();
+    for_each_cut(&disk, 6, |store, moment| {
+        assert_eq!(export(store), plants);
+        let copy = store.directory().join("copy.db");
+        assert!(copy.exists() || moment < disk.end, "the command has ended");
+        if copy.exists() {
+            fs::rename(copy, store.file()).unwrap();
+            for name in ["plants.db-wal", "plants.db-shm"] {
+                let _ = fs::remove_file(store.directory().join(name));
+            }
+            assert_eq!(export(store), plants);
+            assert_integrity(store);
+        }
+    });
+}
+
+#[test]
+fn restored_store_appears_only_when_it_is_complete_also_after_a_power_cut() {
+    let (store, plants) = store_with_plants();
+    store.run(&["backup", "copy.db"]).success();
+    for name in ["plants.db", "plants.db-wal", "plants.db-shm"] {
+        let _ = fs::remove_file(store.directory().join(name));
+    }
+    let (disk, output) = record(&store, &["restore", "copy.db"]);
+    output.success();
+    for_each_cut(&disk, 7, |store, moment| {
+        if !store.file().exists() {
+            assert!(moment < disk.end, "the command has ended");
+            store.run(&["restore", "copy.db"]).success();
+        }
+        assert_eq!(export(store), plants);
+        assert_integrity(store);
+    });
+}
+
+#[test]
+fn import_after_a_power_cut_continues_where_it_stopped() {
+    let store = Store::empty(Engine::Sqlite);
+    store.run(&["migrate"]).success();
+    let text = lines(&OWNERS, 6_000);
+    fs::write(store.directory().join("plants.jsonl"), &text).unwrap();
+    let (disk, output) = record(&store, &["import", "plants.jsonl"]);
+    output.success();
+    let plants = export(&store);
+    for_each_cut(&disk, 8, |store, moment| {
+        let stored = export(store);
+        assert!(stored == plants || moment < disk.end, "the command has ended");
+        let more = store.run(&["import", "--on-conflict", "skip", "plants.jsonl"]);
+        more.success();
+        assert_eq!(export(store), plants);
+        assert!(text.starts_with(&stored), "a beginning of the lines is stored");
+        assert_integrity(store);
+    });
+}
