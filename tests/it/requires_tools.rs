@@ -18,6 +18,7 @@ mod oidc_provider;
 mod package;
 mod power_cuts;
 mod readme;
+mod reverse_proxies;
 mod sign_in;
 mod tls;
 mod traces;
