@@ -41,7 +41,8 @@ fn nginx(server: &str, listen: &str) -> (String, Vec<&'static str>) {
     let text = configuration("nginx", [("127.0.0.1:8080", server), (LISTEN, &listen)]);
     let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path temp;\n"));
     let paths = paths.concat();
-    let text = format!("daemon off; master_process off; pid nginx.pid; events {{}}\nhttp {{ access_log off;\n{paths}{text}}}");
+    let text =
+        format!("daemon off; master_process off; pid nginx.pid; events {{}}\nhttp {{ access_log off;\n{paths}{text}}}");
     (text, vec!["nginx", "-e", "stderr", "-p", ".", "-c", "proxy.conf"])
 }
 
@@ -60,7 +61,8 @@ fn start(garden: &Garden, proxy: impl Fn(&str, &str) -> (String, Vec<&'static st
         std::fs::write(directory.join("proxy.conf"), text).unwrap();
         let mut child = Command::new("setpriv");
         child.arg("--pdeathsig=KILL").args(command).current_dir(directory).env("HOME", directory);
-        let child = child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv runs");
+        let child =
+            child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv runs");
         let mut proxy = Proxy(child);
         wait_for("the proxy to listen", || match Connection::try_open(address) {
             Ok(_) => Some(Some(())),
