@@ -1,6 +1,7 @@
 //! Executable rules that neither the compiler nor Cargo can enforce. Each has a test that shows violations it finds.
 
 mod api_reference;
+mod citus;
 mod cli_reference;
 mod cycles;
 mod documents;

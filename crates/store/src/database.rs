@@ -1,7 +1,7 @@
 //! Reads and transactions in SQL that both engines understand: enough for users, tokens, shares and sweeps.
 //!
 //! Names of tables are not qualified, parameters are `$1` to `$9`, and texts are sorted by the caller, because the order of the
-//! database depends on its collation. Citus restricts statements further: see `postgres/dialect.rs`.
+//! database depends on its collation. Citus restricts statements further: `tests/it/tidy/citus.rs` has the rules.
 
 use std::future::Future;
 
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::error::StoreError;
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
-use crate::store::Store;
+use crate::store::{Database, Store};
 use crate::{postgres, sqlite};
 use plantstore_model::user::UserId;
 
@@ -27,17 +27,17 @@ impl Store {
         text: &'static str,
         values: &[&dyn Parameter],
     ) -> Result<Vec<T>, StoreError> {
-        match self {
-            Self::Sqlite(engine) => engine.query(text, values),
-            Self::Postgres(engine) => engine.query(text, values).await,
+        match &self.database {
+            Database::Sqlite(engine) => engine.query(text, values),
+            Database::Postgres(engine) => engine.query(text, values).await,
         }
     }
 
     /// Returns the rows of a query that an operator sends. It may take long.
     pub(crate) async fn scan<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
-        match self {
-            Self::Sqlite(engine) => engine.query(text, values),
-            Self::Postgres(engine) => engine.scan(text, values).await,
+        match &self.database {
+            Database::Sqlite(engine) => engine.query(text, values),
+            Database::Postgres(engine) => engine.scan(text, values).await,
         }
     }
 
@@ -48,11 +48,13 @@ impl Store {
         origin: Origin,
         work: impl Fn(Transaction) -> F,
     ) -> Result<T, StoreError> {
-        let done = match self {
-            Self::Sqlite(engine) => engine.transaction(origin, |opened| work(Transaction::Sqlite(opened))).await,
-            Self::Postgres(engine) => engine.transaction(origin, |opened| work(Transaction::Postgres(opened))).await,
+        let done = match &self.database {
+            Database::Sqlite(engine) => engine.transaction(origin, |opened| work(Transaction::Sqlite(opened))).await,
+            Database::Postgres(engine) => {
+                engine.transaction(origin, |opened| work(Transaction::Postgres(opened))).await
+            }
         };
-        self.watches().poll_soon();
+        self.watches.poll_soon();
         done
     }
 }

@@ -3,25 +3,29 @@
 //! Reads are pipelined on a few connections. Writes go through the same queue as in the embedded engine. Every wait has a
 //! deadline, so that a database that is down, frozen or unreachable leads to an error and never to a request that hangs.
 
+mod batch;
 mod citus;
-mod connect;
-mod connection_role;
-mod dialect;
-mod distribution;
+mod connection;
+mod connector;
 mod engine;
+mod error;
+mod key_locks;
 mod lane;
+mod lists;
 mod metrics;
-mod read;
+mod readers;
 mod schema;
 mod statements;
-mod write;
+mod tls;
+mod transaction;
+mod writer;
 
+pub(crate) use self::batch::changed_plants;
 pub use self::citus::{PlacedTable, Placement};
-pub(crate) use self::connect::{AdminConnection, Connector, NO_RESPONSE, describe, wait_for_response};
-pub(crate) use self::dialect::{Dialect, execute_each};
-pub(crate) use self::distribution::distribute;
+pub(crate) use self::connection::{AdminConnection, wait_for_response};
+pub(crate) use self::connector::{Connector, Dialect, execute_each};
 pub(crate) use self::engine::{Postgres, Transaction};
-pub(crate) use self::read::get;
-pub(crate) use self::schema::start;
+pub(crate) use self::error::{NO_RESPONSE, describe};
+pub(crate) use self::readers::get;
+pub(crate) use self::schema::{distribute, start};
 pub(crate) use self::statements::{Prepared, Statements};
-pub(crate) use self::write::changed_plants;

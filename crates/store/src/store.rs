@@ -1,4 +1,4 @@
-//! The store: an enum of the two engines. The documentation of its methods is the contract that both engines implement.
+//! The store. The documentation of its methods is the contract that both engines implement.
 //!
 //! A method that changes data returns only after the change is durable. Every error except
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
@@ -10,10 +10,11 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _};
 
 use crate::error::{OpenError, StoreError};
+use crate::metrics::SweepMetrics;
 use crate::options::{OpenOptions, Opened};
 use crate::plants::{
-    ClaimedKey, IdempotencyKey, Job, ListStep, PlantRange, PlantWrite, Reply, Version, WriteContext, WriteOutcome,
-    WriteQueue,
+    ClaimedKey, IdempotencyKey, InFlightKeys, Job, ListStep, PlantRange, PlantWrite, Reply, Version, WriteContext,
+    WriteOutcome, WriteQueue,
 };
 use crate::postgres::{self, PlacedTable, Postgres};
 use crate::sqlite::Sqlite;
@@ -32,19 +33,25 @@ const POLL_STEP: usize = 256;
 /// Time limit of a poll of PostgreSQL, so that a server that does not respond delays the polls of others little.
 const POLL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Evaluates an expression on the value of the engine that `$value` holds.
+/// Evaluates an expression on the engine of a store.
 macro_rules! dispatch {
-    ($value:expr, $engine:ident => $call:expr) => {
-        match $value {
-            Self::Sqlite($engine) => $call,
-            Self::Postgres($engine) => $call,
+    ($store:expr, $engine:ident => $call:expr) => {
+        match &$store.database {
+            Database::Sqlite($engine) => $call,
+            Database::Postgres($engine) => $call,
         }
     };
 }
-pub(crate) use dispatch;
+
+pub struct Store {
+    pub(crate) database: Database,
+    in_flight_keys: InFlightKeys,
+    pub(crate) watches: Arc<Watches>,
+    pub(crate) sweep_metrics: SweepMetrics,
+}
 
 #[expect(clippy::large_enum_variant, reason = "a process has one store")]
-pub enum Store {
+pub(crate) enum Database {
     Sqlite(Sqlite),
     Postgres(Postgres),
 }
@@ -53,16 +60,23 @@ impl Store {
     /// Opens a store, and migrates its schema if the options say so.
     pub fn open(url: &StoreUrl, options: OpenOptions) -> BoxFuture<'_, Result<Opened<Self>, OpenError>> {
         async move {
-            Ok(match url {
+            let (database, is_new) = match url {
                 StoreUrl::Sqlite(path) => {
                     let Opened { store, is_new } = Sqlite::open(path, &options)?;
-                    Opened { store: Self::Sqlite(store), is_new }
+                    (Database::Sqlite(store), is_new)
                 }
                 StoreUrl::Postgres(url) => {
                     let Opened { store, is_new } = Postgres::open(url, options).await?;
-                    Opened { store: Self::Postgres(store), is_new }
+                    (Database::Postgres(store), is_new)
                 }
-            })
+            };
+            let store = Self {
+                database,
+                in_flight_keys: InFlightKeys::default(),
+                watches: Arc::default(),
+                sweep_metrics: SweepMetrics::default(),
+            };
+            Ok(Opened { store, is_new })
         }
         .boxed()
     }
@@ -101,16 +115,16 @@ impl Store {
         };
         let written = self.execute(context, |reply| Job::Write { context, write, key, reply }).await;
         if let Ok(WriteOutcome::Done) = written {
-            self.watches().changed(context.owner);
+            self.watches.changed(context.owner);
         }
         written
     }
 
     /// Returns true if the write queue has a place for a write of this user.
     pub fn has_write_capacity(&self, user: UserId) -> bool {
-        match self {
-            Self::Sqlite(engine) => engine.queue().has_capacity(user),
-            Self::Postgres(engine) => engine.has_write_capacity(user),
+        match &self.database {
+            Database::Sqlite(engine) => engine.queue().has_capacity(user),
+            Database::Postgres(engine) => engine.has_write_capacity(user),
         }
     }
 
@@ -154,9 +168,9 @@ impl Store {
     /// Returns the versions of these users if they are known without a query. They are as current as those of
     /// [`Store::versions`]: they include every write that any process acknowledged before the call.
     pub fn cached_versions(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
-        match self {
-            Self::Sqlite(engine) => engine.cached_versions(users),
-            Self::Postgres(_) => None,
+        match &self.database {
+            Database::Sqlite(engine) => engine.cached_versions(users),
+            Database::Postgres(_) => None,
         }
     }
 
@@ -170,25 +184,25 @@ impl Store {
 
     /// Returns a watch of users, which watches none yet.
     pub fn watch(&self) -> Watch {
-        self.watches().watch()
+        self.watches.watch()
     }
 
     /// Polls the versions of watched users, and never returns. Must run once in a process that watches users.
     pub async fn poll_watched(&self) {
         loop {
-            let users = self.watches().next_poll().await;
-            match self {
-                Self::Sqlite(_) => {
+            let users = self.watches.next_poll().await;
+            match &self.database {
+                Database::Sqlite(_) => {
                     for users in users.chunks(POLL_STEP) {
                         // After an error, the next poll reads them.
                         if let Ok(versions) = self.current_versions(users).await {
-                            self.watches().polled(users.iter().copied().zip(versions));
+                            self.watches.polled(users.iter().copied().zip(versions));
                         }
                         tokio::task::yield_now().await;
                     }
                 }
-                Self::Postgres(engine) => {
-                    self.watches().polled(engine.versions_of_lanes(&users, POLL_TIMEOUT).await);
+                Database::Postgres(engine) => {
+                    self.watches.polled(engine.versions_of_lanes(&users, POLL_TIMEOUT).await);
                 }
             }
         }
@@ -266,17 +280,17 @@ impl Store {
 
     /// Returns the servers whose users cannot be served, while others can.
     pub fn lost_servers(&self) -> Vec<String> {
-        match self {
-            Self::Sqlite(_) => Vec::new(),
-            Self::Postgres(engine) => engine.lost_servers(),
+        match &self.database {
+            Database::Sqlite(_) => Vec::new(),
+            Database::Postgres(engine) => engine.lost_servers(),
         }
     }
 
     /// Writes the metrics, without waiting for the store.
     pub fn write_metrics(&self, exposition: &mut Exposition) {
-        let engine = match self {
-            Self::Sqlite(_) => "sqlite",
-            Self::Postgres(_) => "postgres",
+        let engine = match &self.database {
+            Database::Sqlite(_) => "sqlite",
+            Database::Postgres(_) => "postgres",
         };
         exposition.info(
             "plantstore_store_info",
@@ -284,6 +298,7 @@ impl Store {
             &[("engine", engine.into())],
         );
         dispatch!(self, engine => engine.write_metrics(exposition));
+        self.sweep_metrics.write(exposition);
     }
 
     /// Finishes the accepted writes; later ones are [`StoreError::Unavailable`]. SQLite's file is closed; connections to
@@ -297,19 +312,20 @@ impl Store {
         dispatch!(self, engine => engine.queue())
     }
 
-    pub(crate) fn watches(&self) -> &Arc<Watches> {
-        dispatch!(self, engine => &engine.watches)
-    }
-
     /// Queues a job about the plants of these users, and returns its outcome.
     async fn execute(&self, context: WriteContext, job: impl FnOnce(Reply) -> Job) -> Result<WriteOutcome, StoreError> {
-        match self {
-            Self::Sqlite(engine) => engine.queue().write(context.user, job).await,
-            Self::Postgres(engine) => engine.write(context, job).await,
+        match &self.database {
+            Database::Sqlite(engine) => engine.queue().write(context.user, job).await,
+            Database::Postgres(engine) => engine.write(context, job).await,
         }
     }
 
+    /// Claims an idempotency key for a request, in this process and then among all nodes.
     async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
-        dispatch!(self, engine => engine.claim(user, key).await)
+        let claimed = self.in_flight_keys.claim(user, key)?;
+        if let Database::Postgres(engine) = &self.database {
+            engine.lock_key(user, &claimed).await?;
+        }
+        Ok(claimed)
     }
 }

@@ -169,3 +169,18 @@ fn every_migration_is_embedded_in_its_order() {
         }
     }
 }
+
+/// The store sends each statement of a migration in its own message, and splits the file after `;` at the end of a line.
+#[test]
+fn migrations_of_postgres_are_split_into_single_statements() {
+    for (file, text) in files("migrations/postgres", "sql") {
+        for statement in text.split_inclusive(";\n") {
+            let lines: Vec<_> = statement.lines().filter(|line| !line.starts_with("--") && !line.is_empty()).collect();
+            let first = lines.first().copied().unwrap_or_default();
+            let words = ["CREATE ", "ALTER ", "INSERT ", "UPDATE ", "DELETE "];
+            assert!(words.iter().any(|word| first.starts_with(word)), "{file}: {statement}");
+            assert_eq!(lines.iter().filter(|line| line.contains(';')).count(), 1, "{file}: {statement}");
+            assert!(!statement.contains("$$"), "{file}: {statement}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::error::StoreError;
 use crate::sql::Origin;
-use crate::store::{Store, dispatch};
+use crate::store::{Database, Store};
 
 /// Delay between the deletion of a user and the removal of their plants. It is longer than a server caches a token.
 pub const SWEEP_DELAY: Duration = Duration::from_secs(3);
@@ -60,7 +60,7 @@ impl Store {
             Ok(0)
         });
         let removed = removing.await?;
-        dispatch!(self, engine => engine.sweep_metrics().deleted_users.add(removed));
+        self.sweep_metrics.deleted_users.add(removed);
         Ok(removed)
     }
 
@@ -75,9 +75,9 @@ impl Store {
         if !self.read::<i64>(DEPARTED, &[]).await?.is_empty() {
             return Ok(true);
         }
-        match self {
-            Self::Sqlite(_) => Ok(false),
-            Self::Postgres(_) => Ok(!self.read::<i64>(WRITERS, &[&WRITER_LIFETIME]).await?.is_empty()),
+        match self.database {
+            Database::Sqlite(_) => Ok(false),
+            Database::Postgres(_) => Ok(!self.read::<i64>(WRITERS, &[&WRITER_LIFETIME]).await?.is_empty()),
         }
     }
 
@@ -99,7 +99,7 @@ impl Store {
             transaction.execute(&remove, &[&(transaction.now().await? / 1_000), &STEP]).await
         });
         let removed = removing.await?;
-        dispatch!(self, engine => engine.sweep_metrics().expired_keys.add(removed));
+        self.sweep_metrics.expired_keys.add(removed);
         Ok(removed)
     }
 }

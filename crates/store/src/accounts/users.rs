@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::database::Transaction;
 use crate::error::StoreError;
 use crate::sql::{FromRow, Origin, RowSource, Subject, TransactionError};
-use crate::store::Store;
+use crate::store::{Database, Store};
 use plantstore_model::text::Escaped;
 use plantstore_model::user::{UserId, UserName};
 
@@ -136,10 +136,10 @@ impl Store {
 
     /// Returns true if the store never had a user. With PostgreSQL, users who were deleted and swept do not count.
     pub async fn is_unused(&self) -> Result<bool, StoreError> {
-        let unused = match self {
+        let unused = match self.database {
             // SQLite stores the highest assigned id here.
-            Self::Sqlite(_) => "SELECT NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'users')",
-            Self::Postgres(_) => {
+            Database::Sqlite(_) => "SELECT NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'users')",
+            Database::Postgres(_) => {
                 "SELECT NOT EXISTS (SELECT 1 FROM users) AND NOT EXISTS (SELECT 1 FROM departed_users)"
             }
         };

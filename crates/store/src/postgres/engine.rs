@@ -11,19 +11,18 @@ use tokio::task::AbortHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
-use super::connect::{AdminConnection, Connector, NO_RESPONSE, is_conflict, store_error};
-use super::dialect::Dialect;
+use super::connection::AdminConnection;
+use super::connector::{Connector, Dialect};
+use super::error::{NO_RESPONSE, is_conflict, store_error};
+use super::key_locks::lock_number;
 use super::lane::{Lane, Lanes, keep_current};
 use super::metrics::PostgresMetrics;
 use super::schema;
-use super::write::lock_number;
 use crate::error::{OpenError, StoreError};
-use crate::metrics::SweepMetrics;
 use crate::options::{OpenOptions, Opened};
-use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, Job, Reply, WriteContext, WriteOutcome, WriteQueue};
+use crate::plants::{ClaimedKey, IdempotencyKey, Job, Reply, WriteContext, WriteOutcome, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::{PostgresUrl, StoreUrl};
-use crate::watch::Watches;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 
@@ -34,12 +33,10 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 const LOST_DURING_COMMIT: &str = "the connection was lost during the commit";
 
 /// The PostgreSQL engine.
-pub struct Postgres {
+pub(crate) struct Postgres {
     pub(super) lanes: Arc<Lanes>,
     /// Keeps the placement of users current, if there are several lanes.
     refresh: Option<AbortHandle>,
-    in_flight_keys: InFlightKeys,
-    pub(crate) watches: Arc<Watches>,
     admin_timeout: Duration,
     request_operations: Semaphore,
     metrics: Arc<PostgresMetrics>,
@@ -63,8 +60,6 @@ impl Postgres {
         let store = Self {
             refresh: is_distributed.then(|| keep_current(&lanes).abort_handle()),
             lanes,
-            in_flight_keys: InFlightKeys::default(),
-            watches: Arc::default(),
             admin_timeout,
             request_operations: Semaphore::new(REQUEST_OPERATIONS_MAX),
             metrics,
@@ -102,10 +97,6 @@ impl Postgres {
         lost.map(|lane| lane.server.clone()).collect()
     }
 
-    pub(crate) fn sweep_metrics(&self) -> &SweepMetrics {
-        &self.metrics.sweeps
-    }
-
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let lanes = self.lanes.all();
         let queues: Vec<&WriteQueue> = lanes.iter().map(|lane| lane.writer.queue()).collect();
@@ -122,9 +113,8 @@ impl Postgres {
         join_all(self.lanes.all().iter().map(|lane| lane.writer.finish())).await;
     }
 
-    /// Claims an idempotency key for a request, in this process and then among all nodes.
-    pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
-        let claimed = self.in_flight_keys.claim(user, key)?;
+    /// Locks a claimed key among all nodes.
+    pub(crate) async fn lock_key(&self, user: UserId, claimed: &ClaimedKey) -> Result<(), StoreError> {
         let lane = self.lanes.of(user);
         match lane.key_locks.lock(user, &claimed.key).await? {
             Some(lock) => claimed.hold_node_lock(lock),
@@ -132,7 +122,7 @@ impl Postgres {
             None if has_key(&lane, user, &claimed.key).await? => {}
             None => return Err(StoreError::InFlight),
         }
-        Ok(claimed)
+        Ok(())
     }
 
     /// Returns the rows of a query. The statement is prepared once for each connection.

@@ -15,10 +15,11 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::citus::{ShardServer, Shards, hash, read_servers};
-use super::connect::Connector;
-use super::connection_role::ConnectionRole;
-use super::read::{Readers, VersionReader};
-use super::write::{KeyLocks, Writer};
+use super::connector::Connector;
+use super::key_locks::KeyLocks;
+use super::metrics::ConnectionRole;
+use super::readers::{Readers, VersionReader};
+use super::writer::Writer;
 use crate::error::StoreError;
 use crate::options::OpenOptions;
 use crate::plants::WriteContext;

@@ -1,30 +1,41 @@
-//! Metrics of the PostgreSQL engine.
+//! Roles of connections, and metrics of the PostgreSQL engine.
 
-use super::connection_role::ConnectionRole;
-use crate::metrics::{SweepMetrics, WriteMetrics};
-use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Histogram, TIMES};
+use crate::metrics::WriteMetrics;
+use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Histogram, Labels, TIMES};
 
-#[derive(Default)]
-pub(crate) struct PostgresMetrics {
-    pub(super) writes: WriteMetrics,
-    pub(super) database: DatabaseMetrics,
-    pub(super) sweeps: SweepMetrics,
+/// The purpose of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConnectionRole {
+    /// Read queries, which are pipelined.
+    Read,
+    /// Transactions of the writer.
+    Write,
+    /// Locks of the keys in flight.
+    KeyLock,
+    /// Administrative operations, which may take long.
+    Admin,
 }
 
-impl PostgresMetrics {
-    pub(super) fn write(&self, exposition: &mut Exposition) {
-        self.writes.write(exposition);
-        self.database.write(exposition);
-        self.sweeps.write(exposition);
+impl ConnectionRole {
+    /// Roles whose connections stay open.
+    const PERSISTENT: [Self; 3] = [Self::Read, Self::Write, Self::KeyLock];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::KeyLock => "key_lock",
+            Self::Admin => "admin",
+        }
     }
 }
 
-/// Metrics of connections and queries.
-pub(super) struct DatabaseMetrics {
-    /// Indexed by the role.
-    roles: [RoleMetrics; 4],
+pub(crate) struct PostgresMetrics {
+    pub(super) writes: WriteMetrics,
     /// Durations of read queries.
     pub(super) queries: Histogram,
+    /// Indexed by the role.
+    roles: [RoleMetrics; 4],
 }
 
 #[derive(Default)]
@@ -34,13 +45,13 @@ struct RoleMetrics {
     failed: Counter,
 }
 
-impl Default for DatabaseMetrics {
+impl Default for PostgresMetrics {
     fn default() -> Self {
-        Self { roles: Default::default(), queries: Histogram::new(&TIMES) }
+        Self { writes: WriteMetrics::default(), queries: Histogram::new(&TIMES), roles: Default::default() }
     }
 }
 
-impl DatabaseMetrics {
+impl PostgresMetrics {
     /// Counts a connection, which is open until the result is dropped.
     pub(super) fn connected(&self, role: ConnectionRole) -> impl Drop + '_ {
         let metrics = &self.roles[role as usize];
@@ -54,28 +65,26 @@ impl DatabaseMetrics {
     }
 
     pub(super) fn write(&self, exposition: &mut Exposition) {
-        let roles = || {
-            ConnectionRole::PERSISTENT.iter().map(|role| ([("role", role.name().into())], &self.roles[*role as usize]))
-        };
+        self.writes.write(exposition);
         let mut open =
             exposition.gauge("plantstore_database_connections", "Open connections to the database, by role.");
-        for (labels, role) in roles() {
-            open.sample(&labels, role.open.get());
-        }
+        self.each_role(|labels, role| _ = open.sample(labels, role.open.get()));
         let mut opened = exposition.counter(
             "plantstore_database_connections_opened_total",
             "Connections to the database that were opened, by role.",
         );
-        for (labels, role) in roles() {
-            opened.sample(&labels, role.opened.get());
-        }
+        self.each_role(|labels, role| _ = opened.sample(labels, role.opened.get()));
         let failures = "plantstore_database_connection_failures_total";
         let mut failed = exposition.counter(failures, "Failed attempts to connect to the database, by role.");
-        for (labels, role) in roles() {
-            failed.sample(&labels, role.failed.get());
-        }
+        self.each_role(|labels, role| _ = failed.sample(labels, role.failed.get()));
         exposition
             .histogram("plantstore_database_query_duration_seconds", "Time from sending a read query to its last row.")
             .distribution(&[], &self.queries);
+    }
+
+    fn each_role(&self, mut write: impl FnMut(Labels<'_>, &RoleMetrics)) {
+        for role in ConnectionRole::PERSISTENT {
+            write(&[("role", role.name().into())], &self.roles[role as usize]);
+        }
     }
 }

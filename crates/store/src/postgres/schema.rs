@@ -1,19 +1,20 @@
 //! Start of the engine: the first connection, and the schema with its forward-only migrations, which nodes may start concurrently.
-//! Transient errors are retried.
+//! Transient errors are retried. Also distributes a database over the workers of Citus, by an operator.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error};
 
-use super::citus::place_new_tables;
-use super::connect::{Connector, DatabaseError, KEEPALIVES, NO_RESPONSE, backoff, describe};
-use super::connection_role::ConnectionRole;
-use super::dialect::{Dialect, execute_each};
+use super::citus::{PlacedTable, place_tables};
+use super::connector::{Connector, Dialect, KEEPALIVES, PLANNER_SETTINGS, SEARCH_PATH, backoff, execute_each};
+use super::error::{DatabaseError, NO_RESPONSE, describe};
+use super::metrics::ConnectionRole;
 use crate::error::OpenError;
 use crate::options::{OpenOptions, SchemaChange, report_migration};
-use crate::url::StoreUrl;
+use crate::url::{PostgresUrl, StoreUrl};
 
 /// A migration. A released migration is never changed.
 struct Migration {
@@ -126,11 +127,11 @@ async fn prepare(
 
 enum SchemaError {
     Rejected(OpenError),
-    Failed(tokio_postgres::Error),
+    Failed(Error),
 }
 
-impl From<tokio_postgres::Error> for SchemaError {
-    fn from(error: tokio_postgres::Error) -> Self {
+impl From<Error> for SchemaError {
+    fn from(error: Error) -> Self {
         Self::Failed(error)
     }
 }
@@ -168,7 +169,7 @@ async fn is_change_needed(client: &Client, url: &StoreUrl, change: SchemaChange)
 }
 
 /// Returns the version of the schema, and the oldest version whose releases work with it: 0 if there is no schema.
-async fn read_versions(client: &Client) -> Result<(i64, i64), tokio_postgres::Error> {
+async fn read_versions(client: &Client) -> Result<(i64, i64), Error> {
     // Reads the catalog tables, because functions such as to_regclass may return cached results from before the wait for
     // the lock.
     const TABLE: &str = "
@@ -184,7 +185,7 @@ async fn read_versions(client: &Client) -> Result<(i64, i64), tokio_postgres::Er
 
 /// Begins a transaction that changes the schema, without timeouts, because waiting for another node and changing a large table may
 /// take long. The server detects with keepalives that a node is gone.
-pub(super) async fn begin(client: &Client) -> Result<(), tokio_postgres::Error> {
+async fn begin(client: &Client) -> Result<(), Error> {
     // At a higher isolation level the snapshot would be from before the wait for the lock.
     const BEGIN: &[&str] = &[
         "BEGIN ISOLATION LEVEL READ COMMITTED",
@@ -229,14 +230,16 @@ async fn migrate(client: &Client, dialect: Dialect, url: &StoreUrl, change: Sche
             )
             .await?;
     }
-    place_new_tables(client, dialect).await?;
+    if dialect == Dialect::Citus {
+        place_tables(client).await?;
+    }
     client.batch_execute("COMMIT").await?;
     report_migration(url, found, latest());
     Ok(found == 0)
 }
 
 /// Converts an error of the database, with advice.
-pub(super) fn explain(error: &tokio_postgres::Error, url: &StoreUrl) -> OpenError {
+fn explain(error: &Error, url: &StoreUrl) -> OpenError {
     let code = error.code();
     if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
         let advice =
@@ -256,22 +259,70 @@ pub(super) fn explain(error: &tokio_postgres::Error, url: &StoreUrl) -> OpenErro
     OpenError::Unreachable(url.clone(), describe(error))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn migrations_are_split_into_single_statements() {
-        for statement in MIGRATIONS.iter().flat_map(Migration::each_statement) {
-            let lines: Vec<&str> =
-                statement.lines().filter(|line| !line.starts_with("--") && !line.is_empty()).collect();
-            let first = lines.first().copied().unwrap_or_default();
-            assert!(
-                ["CREATE ", "ALTER ", "INSERT ", "UPDATE ", "DELETE "].iter().any(|word| first.starts_with(word)),
-                "{statement}"
-            );
-            assert_eq!(lines.iter().filter(|line| line.contains(';')).count(), 1, "{statement}");
-            assert_eq!(statement.matches("$$").count(), 0, "{statement}");
+/// Distributes the tables of a database, which must have the current schema. Tables that are distributed stay as they are.
+pub(crate) async fn distribute(
+    url: &PostgresUrl,
+    shards_per_worker: u32,
+    timeout: Duration,
+) -> Result<Vec<PlacedTable>, OpenError> {
+    let store_url = StoreUrl::Postgres(Box::new(url.clone()));
+    let unfit = |reason: String| OpenError::Unfit(store_url.clone(), reason);
+    let connector = Connector::new(url, timeout, &Arc::default()).map_err(unfit)?;
+    let options = OpenOptions::of_command(SchemaChange::None, timeout);
+    let (client, _, _) = start(&connector, &store_url, &options).await?;
+    let distributing = async {
+        if let Some(reason) = missing(&client).await? {
+            return Ok(Err(reason));
         }
+        begin(&client).await?;
+        // All operations of a transaction must use the same connection to each worker.
+        client.batch_execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'").await?;
+        set_shard_count(&client, shards_per_worker).await?;
+        let placed = place_tables(&client).await?;
+        set_defaults(&client).await?;
+        client.batch_execute("COMMIT").await?;
+        Ok(Ok(placed))
+    };
+    let distributed: Result<_, Error> = distributing.await;
+    distributed.map_err(|error| explain(&error, &store_url))?.map_err(unfit)
+}
+
+/// Sets the number of shards for the open transaction.
+async fn set_shard_count(client: &Client, shards_per_worker: u32) -> Result<(), Error> {
+    const SET: &str = "
+        SELECT set_config('citus.shard_count', (count(*) * $1)::text, true)
+        FROM pg_catalog.pg_dist_node WHERE isactive AND noderole = 'primary' AND shouldhaveshards";
+    client.execute(SET, &[&i64::from(shards_per_worker)]).await.map(|_| ())
+}
+
+/// Sets the defaults of the planner and the search path on all servers. The settings of a session do not apply on workers, which
+/// get operators and functions of PostgreSQL without their schema.
+async fn set_defaults(client: &Client) -> Result<(), Error> {
+    let row = client.query_one("SELECT quote_ident(current_database())", &[]).await?;
+    let database: &str = row.try_get(0)?;
+    for setting in PLANNER_SETTINGS.iter().chain([&SEARCH_PATH]) {
+        client.batch_execute(&format!("ALTER DATABASE {database} SET {setting}")).await?;
     }
+    Ok(())
+}
+
+/// Returns what the operator has to do before tables can be distributed.
+async fn missing(client: &Client) -> Result<Option<String>, Error> {
+    const EXTENSION: &str = "SELECT count(*) > 0 FROM pg_catalog.pg_extension WHERE extname = 'citus'";
+    const SERVERS: &str = "
+        SELECT count(*) FILTER (WHERE groupid = 0) > 0, count(*) FILTER (WHERE groupid > 0 AND shouldhaveshards) > 0
+        FROM pg_catalog.pg_dist_node WHERE isactive AND noderole = 'primary'";
+    if !client.query_one(EXTENSION, &[]).await?.try_get::<_, bool>(0)? {
+        return Ok(Some(
+            "it does not have the extension Citus: run CREATE EXTENSION citus in this database on every server"
+                .to_owned(),
+        ));
+    }
+    let row = client.query_one(SERVERS, &[]).await?;
+    Ok(match (row.try_get(0)?, row.try_get(1)?) {
+        (false, _) => Some("Citus does not know its coordinator: run SELECT citus_set_coordinator_host('HOST', PORT)"),
+        (_, false) => Some("Citus has no workers: run SELECT citus_add_node('HOST', PORT) for each"),
+        (true, true) => None,
+    }
+    .map(str::to_owned))
 }

@@ -13,7 +13,7 @@ use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::citus::Shard;
-use super::dialect::Dialect;
+use super::connector::Dialect;
 
 /// The prepared statements of a connection.
 pub(crate) trait Prepared: Sized + Send + Sync + 'static {

@@ -14,18 +14,15 @@ use super::schema;
 use super::version_cache::VersionCache;
 use super::writer::Writer;
 use crate::error::{OpenError, StoreError};
-use crate::metrics::SweepMetrics;
 use crate::options::{OpenOptions, Opened};
-use crate::plants::{ClaimedKey, IdempotencyKey, InFlightKeys, WriteQueue};
+use crate::plants::WriteQueue;
 use crate::sql::{FromRow, Origin, Parameter, TransactionError};
 use crate::url::StoreUrl;
-use crate::watch::Watches;
-use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 use plantstore_telemetry::spans;
 
 /// The embedded engine.
-pub struct Sqlite {
+pub(crate) struct Sqlite {
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<DatabaseFile>,
     readers: Mutex<Readers>,
@@ -33,10 +30,7 @@ pub struct Sqlite {
     request_timeout: Duration,
     writer: Writer,
     pub(super) version_cache: VersionCache,
-    in_flight_keys: InFlightKeys,
-    pub(crate) watches: Arc<Watches>,
     pub(crate) wal_metrics: Arc<WalMetrics>,
-    sweep_metrics: SweepMetrics,
 }
 
 /// Pool of read connections.
@@ -67,21 +61,13 @@ impl Sqlite {
             request_timeout: options.timeout,
             writer,
             version_cache: VersionCache::open(path).map_err(unusable)?,
-            in_flight_keys: InFlightKeys::default(),
-            watches: Arc::default(),
             wal_metrics,
-            sweep_metrics: SweepMetrics::default(),
         };
         Ok(Opened { store, is_new })
     }
 
     pub(crate) fn queue(&self) -> &WriteQueue {
         &self.writer.queue
-    }
-
-    /// Claims an idempotency key for a request.
-    pub(crate) async fn claim(&self, user: UserId, key: IdempotencyKey) -> Result<Box<ClaimedKey>, StoreError> {
-        self.in_flight_keys.claim(user, key)
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
@@ -92,15 +78,10 @@ impl Sqlite {
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
     }
 
-    pub(crate) fn sweep_metrics(&self) -> &SweepMetrics {
-        &self.sweep_metrics
-    }
-
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         WriteQueue::write_metrics(&[&self.writer.queue], exposition);
         self.writer.metrics.write(exposition);
         self.wal_metrics.write(exposition);
-        self.sweep_metrics.write(exposition);
     }
 
     /// Closes the file. SQLite then removes the WAL, unless another connection is open. A later read opens the file again.

@@ -12,7 +12,6 @@ use super::{postgres, sqlite};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::options::SchemaChange;
 use crate::sqlite::ExaminedFile;
-use crate::store::dispatch;
 use crate::url::StoreUrl;
 
 impl Snapshot {
@@ -32,6 +31,16 @@ impl Snapshot {
     pub fn open_backup(file: &Path) -> Result<Self, OpenError> {
         sqlite::snapshot(ExaminedFile::open(file)?, Selection::Everything)
     }
+}
+
+/// Evaluates an expression on the target of either engine.
+macro_rules! dispatch {
+    ($value:expr, $target:ident => $call:expr) => {
+        match $value {
+            Self::Sqlite($target) => $call,
+            Self::Postgres($target) => $call,
+        }
+    };
 }
 
 /// A new store that receives the rows of another one, including ids and versions. It is invisible until it is finished. Dropping it

@@ -14,7 +14,7 @@ use super::line::{ImportOutcome, ImportResult, ImportRow, LineReader, OnDuplicat
 use super::snapshot::TransferProgress;
 use super::{postgres, sqlite};
 use crate::error::StoreError;
-use crate::store::{Store, dispatch};
+use crate::store::{Database, Store};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserName;
 
@@ -84,16 +84,19 @@ enum Importer {
 
 impl Importer {
     async fn start(store: &Store) -> Result<Self, StoreError> {
-        match store {
-            Store::Sqlite(engine) => sqlite::Importer::start(engine).map(Self::Sqlite),
-            Store::Postgres(engine) => postgres::Importer::start(engine).await.map(Self::Postgres),
+        match &store.database {
+            Database::Sqlite(engine) => sqlite::Importer::start(engine).map(Self::Sqlite),
+            Database::Postgres(engine) => postgres::Importer::start(engine).await.map(Self::Postgres),
         }
     }
 
     /// Stores a batch in one commit, and creates missing users. Users whose lists change get new versions. The primary key
     /// of the table alone detects duplicate ids. The first one ends the batch with [`OnDuplicate::Stop`].
     async fn put(&mut self, batch: &[ImportRow], on_duplicate: OnDuplicate) -> Result<ImportResult, StoreError> {
-        dispatch!(self, importer => importer.put(batch, on_duplicate).await)
+        match self {
+            Self::Sqlite(importer) => importer.put(batch, on_duplicate).await,
+            Self::Postgres(importer) => importer.put(batch, on_duplicate).await,
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Connections to the database that reconnect automatically. Callers wait for a connection until a deadline.
+//! Connections to the database: those that reconnect automatically, for which callers wait until a deadline, and those for
+//! administrative operations, with a timeout for each step.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,23 +12,24 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error, Statement};
 
-use super::connector::{ConnectFailure, Connector, Driver, OpenConnection, Warnings, backoff, run_with_driver};
-use super::error::{DatabaseError, NO_RESPONSE, describe, is_rejection};
+use super::citus::{Shard, ShardList};
+use super::connector::{
+    ConnectFailure, Connector, Dialect, Driver, OpenConnection, Warnings, backoff, run_with_driver,
+};
+use super::error::{DatabaseError, NO_RESPONSE, certainly_not_committed, describe, is_rejection, store_error};
+use super::metrics::ConnectionRole;
+use super::statements::{Prepared, Statements};
 use crate::error::StoreError;
-use crate::postgres::citus::{Shard, ShardList};
-use crate::postgres::connection_role::ConnectionRole;
-use crate::postgres::dialect::Dialect;
-use crate::postgres::statements::{Prepared, Statements};
 
 /// Pause before a statement is retried because Citus could not reach a worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(250);
 
 /// An established connection with its prepared statements.
-pub(in crate::postgres) struct DatabaseSession<S = Statements> {
-    pub(in crate::postgres) client: Client,
-    pub(in crate::postgres) statements: Arc<S>,
-    pub(in crate::postgres) dialect: Dialect,
-    pub(in crate::postgres) warnings: Arc<Warnings>,
+pub(super) struct DatabaseSession<S = Statements> {
+    pub(super) client: Client,
+    pub(super) statements: Arc<S>,
+    pub(super) dialect: Dialect,
+    pub(super) warnings: Arc<Warnings>,
     responses: AtomicU64,
     discarded: AtomicBool,
     end: Notify,
@@ -46,7 +48,7 @@ struct ShardStatements<S> {
 
 impl<S> DatabaseSession<S> {
     /// Returns a prepared statement.
-    pub(in crate::postgres) async fn prepared(&self, text: &str) -> Result<Statement, Error> {
+    pub(super) async fn prepared(&self, text: &str) -> Result<Statement, Error> {
         let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
         if let Some(known) = known {
             return Ok(known);
@@ -57,11 +59,7 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Returns the statements about the tables of one of these shards; `None` if they cannot be used, as they are on another server.
-    pub(in crate::postgres) async fn of_shard(
-        &self,
-        shards: &Arc<ShardList>,
-        shard: &Shard,
-    ) -> Result<Option<Arc<S>>, Error>
+    pub(super) async fn of_shard(&self, shards: &Arc<ShardList>, shard: &Shard) -> Result<Option<Arc<S>>, Error>
     where
         S: Prepared,
     {
@@ -80,7 +78,7 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Stops using the tables of shards until the shards of the server change. Returns false if they were not used.
-    pub(in crate::postgres) fn avoid_shards(&self, shards: &Arc<ShardList>) -> bool {
+    pub(super) fn avoid_shards(&self, shards: &Arc<ShardList>) -> bool {
         let unusable = shards.shards.iter().map(|shard| (shard.id(), None)).collect();
         let used = std::mem::replace(&mut self.shard_statements(shards).prepared, unusable);
         used.values().any(Option::is_some)
@@ -95,7 +93,7 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Closes the connection, which is then replaced by a new one.
-    pub(in crate::postgres) fn discard(&self) {
+    pub(super) fn discard(&self) {
         self.discarded.store(true, Ordering::Relaxed);
         self.end.notify_one();
     }
@@ -113,7 +111,7 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Waits until the deadline for the response to a query; `None` if the query should be retried.
-    pub(in crate::postgres) async fn wait_for<T>(
+    pub(super) async fn wait_for<T>(
         &self,
         query: impl Future<Output = Result<T, Error>>,
         deadline: Instant,
@@ -146,7 +144,7 @@ impl<S> DatabaseSession<S> {
 
 /// Waits before a statement is retried because Citus could not reach a worker. Fails with the reason if
 /// the deadline is earlier.
-pub(in crate::postgres) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
+pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
     if Instant::now() + WORKER_PAUSE >= deadline {
         return Err(StoreError::Unavailable(reason));
     }
@@ -164,7 +162,7 @@ enum DatabaseConnectionState<S> {
 }
 
 /// A connection that reconnects when it is lost.
-pub(in crate::postgres) struct DatabaseConnection<S = Statements> {
+pub(super) struct DatabaseConnection<S = Statements> {
     connector: Arc<Connector>,
     role: ConnectionRole,
     state: watch::Sender<DatabaseConnectionState<S>>,
@@ -173,13 +171,13 @@ pub(in crate::postgres) struct DatabaseConnection<S = Statements> {
 
 impl<S: Prepared> DatabaseConnection<S> {
     /// Returns a connection that is opened when it is first needed.
-    pub(in crate::postgres) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
+    pub(super) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
         let (state, _) = watch::channel(DatabaseConnectionState::Down { since: Instant::now(), reason: String::new() });
         Self { connector: Arc::clone(connector), role, state, task: OnceLock::new() }
     }
 
     /// Returns the session if the connection is open.
-    pub(in crate::postgres) fn ready(&self) -> Option<Arc<DatabaseSession<S>>> {
+    pub(super) fn ready(&self) -> Option<Arc<DatabaseSession<S>>> {
         match &*self.state.borrow() {
             DatabaseConnectionState::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
@@ -187,17 +185,17 @@ impl<S: Prepared> DatabaseConnection<S> {
     }
 
     /// Starts connecting, unless that has started already.
-    pub(in crate::postgres) fn start(&self) {
+    pub(super) fn start(&self) {
         self.task.get_or_init(|| tokio::spawn(maintain(Arc::clone(&self.connector), self.role, self.state.clone())));
     }
 
-    pub(in crate::postgres) fn is_started(&self) -> bool {
+    pub(super) fn is_started(&self) -> bool {
         self.task.get().is_some()
     }
 
     /// Waits for a session until the deadline. Fails immediately if the connection has been down for longer than the timeout, and
     /// no other one to the server was opened meanwhile.
-    pub(in crate::postgres) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession<S>>, StoreError> {
+    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession<S>>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
         loop {
@@ -245,7 +243,7 @@ async fn maintain<S: Prepared>(
                     tracing::info!(role = role.name(), "reconnected to the database");
                 }
                 failures = 0;
-                let _open = connector.metrics.database.connected(role);
+                let _open = connector.metrics.connected(role);
                 connector.opened.send_replace(Some(Instant::now()));
                 state.send_replace(DatabaseConnectionState::Up(Arc::clone(&session)));
                 let ended = tokio::select! {
@@ -259,7 +257,7 @@ async fn maintain<S: Prepared>(
             }
             Err(failure) => {
                 let reason = failure.describe();
-                connector.metrics.database.failed(role);
+                connector.metrics.failed(role);
                 if failures == 0 {
                     tracing::warn!(role = role.name(), error = reason, "cannot connect to the database: retrying");
                 }
@@ -296,4 +294,50 @@ async fn establish<S: Prepared>(
         of_shards: Mutex::new(ShardStatements { shards: Arc::default(), prepared: HashMap::new() }),
     };
     Ok((Arc::new(session), driver))
+}
+
+/// A connection for administrative operations.
+pub(crate) struct AdminConnection {
+    pub(crate) client: Arc<Client>,
+    pub(crate) dialect: Dialect,
+    timeout: Duration,
+}
+
+impl AdminConnection {
+    pub(crate) fn new(client: Client, dialect: Dialect, timeout: Duration) -> Self {
+        Self { client: Arc::new(client), dialect, timeout }
+    }
+
+    pub(super) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
+        let connected = connector.connect(ConnectionRole::Admin).await;
+        let OpenConnection { client, driver, dialect, .. } =
+            connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;
+        tokio::spawn(driver);
+        Ok(Self::new(client, dialect, timeout))
+    }
+
+    /// Waits for a response of the database until the timeout.
+    pub(crate) async fn wait_for<T>(&self, response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
+        wait_for_response(self.timeout, response).await
+    }
+
+    /// Commits. `lost` is the message if the outcome is unknown.
+    pub(crate) async fn commit(&self, lost: &'static str) -> Result<(), StoreError> {
+        match tokio::time::timeout(self.timeout, self.client.batch_execute("COMMIT")).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) if certainly_not_committed(&error) => Err(store_error(&error)),
+            Ok(Err(_)) | Err(_) => Err(StoreError::OutcomeUnknown(lost)),
+        }
+    }
+}
+
+/// Waits for a response of the database; [`StoreError::Unavailable`] after the timeout.
+pub(crate) async fn wait_for_response<T>(
+    timeout: Duration,
+    response: impl Future<Output = Result<T, Error>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(timeout, response).await {
+        Ok(response) => response.map_err(|error| store_error(&error)),
+        Err(_) => Err(StoreError::Unavailable(NO_RESPONSE.to_owned())),
+    }
 }

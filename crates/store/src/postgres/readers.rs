@@ -1,4 +1,5 @@
-//! Connections for reads. Concurrent queries are pipelined on them.
+//! Connections for reads. Concurrent queries are pipelined on them, and those of versions are shared, so that a busy node costs the
+//! database little.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -8,22 +9,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::{TryStreamExt, pin_mut};
-use tokio::time::Instant;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use super::citus::{Shard, ShardList, Shards};
+use super::connection::{DatabaseConnection, DatabaseSession};
+use super::connector::Connector;
+use super::error::{NO_RESPONSE, describe};
+use super::metrics::{ConnectionRole, PostgresMetrics};
+use super::statements::{Statements, versions};
 use crate::error::StoreError;
-use crate::postgres::citus::{Shard, ShardList, Shards};
-use crate::postgres::connect::{Connector, DatabaseConnection, DatabaseSession, describe};
-use crate::postgres::connection_role::ConnectionRole;
-use crate::postgres::metrics::PostgresMetrics;
-use crate::postgres::statements::{Statements, versions};
+use crate::plants::Version;
 use crate::sql::{ReadableValue, RowSource};
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
 
-pub(in crate::postgres) struct Readers {
+/// Maximum number of requests that share a statement, and of further requests that wait.
+const REQUESTS_MAX: usize = 128;
+
+pub(super) struct Readers {
     connections: Vec<DatabaseConnection>,
     shards: Arc<Shards>,
     next: AtomicUsize,
@@ -32,7 +39,7 @@ pub(in crate::postgres) struct Readers {
 }
 
 impl Readers {
-    pub(in crate::postgres) fn new(connector: &Arc<Connector>, count: usize, shards: &Arc<Shards>) -> Self {
+    pub(super) fn new(connector: &Arc<Connector>, count: usize, shards: &Arc<Shards>) -> Self {
         Self {
             shards: Arc::clone(shards),
             connections: (0..count).map(|_| DatabaseConnection::new(connector, ConnectionRole::Read)).collect(),
@@ -42,22 +49,22 @@ impl Readers {
         }
     }
 
-    pub(in crate::postgres) fn timeout(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
     /// Returns true if a connection is open.
-    pub(in crate::postgres) fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.ready().is_some())
     }
 
     /// Returns true if connections were opened, and none of them is open any more.
-    pub(in crate::postgres) fn are_lost(&self) -> bool {
+    pub(super) fn are_lost(&self) -> bool {
         !self.is_connected() && self.connections.iter().any(DatabaseConnection::is_started)
     }
 
     /// Returns the rows of a prepared statement, read on the next connection in turn.
-    pub(in crate::postgres) async fn rows<P: ToSql + Sync, const N: usize>(
+    pub(super) async fn rows<P: ToSql + Sync, const N: usize>(
         &self,
         statement: impl Fn(&Statements) -> &Statement,
         values: [P; N],
@@ -70,7 +77,7 @@ impl Readers {
     }
 
     /// Returns the rows of a prepared statement about one user, up to a number of bytes.
-    pub(in crate::postgres) async fn rows_of(
+    pub(super) async fn rows_of(
         &self,
         user: UserId,
         statement: impl Fn(&Statements) -> &Statement,
@@ -96,7 +103,7 @@ impl Readers {
     }
 
     /// Returns the versions of the users who exist, read on this connection, or on another one while it is not open.
-    pub(in crate::postgres) async fn versions_from(
+    pub(super) async fn versions_from(
         &self,
         connection: usize,
         users: &[i64],
@@ -129,7 +136,7 @@ impl Readers {
     }
 
     /// Runs a read query on the next connection in turn. Retries it until the deadline if the connection is lost.
-    pub(in crate::postgres) async fn read<T, F: Future<Output = Result<T, Error>>>(
+    pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
         &self,
         query: impl Fn(Arc<DatabaseSession>) -> F,
     ) -> Result<T, StoreError> {
@@ -147,7 +154,7 @@ impl Readers {
             let session = self.session(connection, deadline).await?;
             let sent = Instant::now();
             if let Some(found) = session.wait_for(query(Arc::clone(&session)), deadline).await? {
-                self.metrics.database.queries.time(sent.elapsed());
+                self.metrics.queries.time(sent.elapsed());
                 begun.end("read");
                 return Ok(found);
             }
@@ -171,10 +178,10 @@ impl Readers {
 }
 
 /// Rows of a statement.
-pub(in crate::postgres) struct FoundRows {
-    pub(in crate::postgres) rows: Vec<Row>,
+pub(super) struct FoundRows {
+    pub(super) rows: Vec<Row>,
     /// True if there are more rows.
-    pub(in crate::postgres) has_more: bool,
+    pub(super) has_more: bool,
 }
 
 /// Returns the rows of a statement until they have this number of bytes.
@@ -231,4 +238,84 @@ impl RowSource for Row {
 
 pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, StoreError> {
     row.try_get(column).map_err(|error| StoreError::Internal(describe(&error)))
+}
+
+type Versions = Vec<Option<Version>>;
+type Requests = Arc<Mutex<mpsc::Receiver<VersionRequest>>>;
+
+struct VersionRequest {
+    users: Vec<UserId>,
+    reply: oneshot::Sender<Result<Versions, StoreError>>,
+}
+
+/// Reads versions of users with shared statements. Handle of the tasks that send them, which end when this is dropped.
+///
+/// A request must see every write that was acknowledged before it. So it shares a statement that is sent after it, never one that is
+/// already sent. While the maximum number of statements is in flight, requests wait for the next one: the busier the node, the more
+/// requests share a statement.
+pub(super) struct VersionReader {
+    readers: Arc<Readers>,
+    requests: mpsc::Sender<VersionRequest>,
+}
+
+impl VersionReader {
+    /// Starts tasks for this number of statements in flight, each on its own read connection.
+    pub(super) fn start(readers: &Arc<Readers>, statements: usize) -> Self {
+        let (requests, received) = mpsc::channel(REQUESTS_MAX);
+        let received = Arc::new(Mutex::new(received));
+        for connection in 0..statements {
+            tokio::spawn(send_statements(Arc::clone(readers), connection, Arc::clone(&received)));
+        }
+        Self { readers: Arc::clone(readers), requests }
+    }
+
+    /// Returns the versions of these users; `None` for a user who does not exist.
+    pub(super) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
+        let begun = spans::begin();
+        let deadline = Instant::now() + self.readers.timeout();
+        let (reply, response) = oneshot::channel();
+        let request = VersionRequest { users: users.to_vec(), reply };
+        let reading = async {
+            self.requests.send(request).await.ok()?;
+            response.await.ok()
+        };
+        let versions = timeout_at(deadline, reading).await;
+        begun.end("read");
+        match versions {
+            Ok(Some(versions)) => versions,
+            Ok(None) => Err(StoreError::Internal("the task that reads versions ended".to_owned())),
+            Err(_) => Err(StoreError::Unavailable(NO_RESPONSE.to_owned())),
+        }
+    }
+}
+
+/// Sends one statement after the other, each for all requests that wait, on this connection if it is open.
+async fn send_statements(readers: Arc<Readers>, connection: usize, requests: Requests) {
+    loop {
+        let mut batch = Vec::new();
+        if requests.lock().await.recv_many(&mut batch, REQUESTS_MAX).await == 0 {
+            return;
+        }
+        let readers = Arc::clone(&readers);
+        // A task of its own, so that a panic only ends this statement.
+        let _ = tokio::spawn(async move { reply_to_all(&readers, connection, batch).await }).await;
+    }
+}
+
+async fn reply_to_all(readers: &Readers, connection: usize, mut batch: Vec<VersionRequest>) {
+    // These clients have disconnected, or their deadline is over.
+    batch.retain(|request| !request.reply.is_closed());
+    if batch.is_empty() {
+        return;
+    }
+    let mut users: Vec<i64> = batch.iter().flat_map(|request| &request.users).map(|user| user.get()).collect();
+    users.sort_unstable();
+    users.dedup();
+    let found = readers.versions_from(connection, &users).await;
+    for VersionRequest { users, reply } in batch {
+        let version = |user: &UserId| found.as_ref().map(|found| found.get(&user.get()).copied().map(Version::new));
+        let versions = users.iter().map(version).collect::<Result<Versions, _>>();
+        // Fails if the client has disconnected.
+        let _ = reply.send(versions.map_err(StoreError::clone));
+    }
 }

@@ -11,7 +11,7 @@ use crate::error::StoreError;
 pub(crate) const NO_RESPONSE: &str = "the database did not respond in time";
 
 /// Error of a statement other than COMMIT, by how to handle it.
-pub(in crate::postgres) enum DatabaseError {
+pub(super) enum DatabaseError {
     /// The connection is lost: retry on another one.
     ConnectionLost(String),
     /// A conflict with another transaction: retry.
@@ -23,7 +23,7 @@ pub(in crate::postgres) enum DatabaseError {
 }
 
 impl DatabaseError {
-    pub(in crate::postgres) fn classify(error: &Error) -> Self {
+    pub(super) fn classify(error: &Error) -> Self {
         let text = describe(error);
         let Some(code) = error.code() else {
             // Without a code, the error is of the connection or of decoding a value.
@@ -54,7 +54,7 @@ impl DatabaseError {
     }
 
     /// Returns the error for the caller if there is no time for a retry.
-    pub(in crate::postgres) fn into_error(self) -> StoreError {
+    pub(super) fn into_error(self) -> StoreError {
         match self {
             Self::ConnectionLost(text) | Self::Retryable(text) | Self::WorkerLost(text) => {
                 StoreError::Unavailable(text)
@@ -65,13 +65,13 @@ impl DatabaseError {
 }
 
 /// Maps the error of a statement that is not retried.
-pub(in crate::postgres) fn store_error(error: &Error) -> StoreError {
+pub(super) fn store_error(error: &Error) -> StoreError {
     DatabaseError::classify(error).into_error()
 }
 
 /// Returns true if a COMMIT that failed with this error was certainly rolled back: because of a conflict, a constraint or a full
 /// disk. Other errors may occur while the commit waits for its standby, or mean that the outcome is unknown (40003).
-pub(in crate::postgres) fn certainly_not_committed(error: &Error) -> bool {
+pub(super) fn certainly_not_committed(error: &Error) -> bool {
     !ends_connection(error)
         && error.code().map(SqlState::code).is_some_and(|code| {
             (code.starts_with("40") && code != "40003") || code.starts_with("23") || code == "53100"
@@ -79,12 +79,12 @@ pub(in crate::postgres) fn certainly_not_committed(error: &Error) -> bool {
 }
 
 /// Returns true if the database rejected a statement and keeps the connection: the transaction will be rolled back.
-pub(in crate::postgres) fn is_rejection(error: &Error) -> bool {
+pub(super) fn is_rejection(error: &Error) -> bool {
     error.as_db_error().is_some() && !ends_connection(error)
 }
 
 /// Returns true if the database aborted the transaction because of another one. It can be repeated after a ROLLBACK.
-pub(in crate::postgres) fn is_conflict(error: &Error) -> bool {
+pub(super) fn is_conflict(error: &Error) -> bool {
     error
         .code()
         .is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))

@@ -9,11 +9,11 @@ use futures_util::future::{join_all, try_join_all};
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
+use super::engine::Postgres;
+use super::lane::Lane;
 use super::readers::{FoundRows, get};
 use crate::error::StoreError;
 use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
-use crate::postgres::engine::Postgres;
-use crate::postgres::lane::Lane;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 

@@ -13,41 +13,33 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use futures_util::join;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Error, Row, Statement};
+use tokio_postgres::Error;
 
-use super::batch::{
-    ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple, take_token_uses,
-};
-use super::collector::BatchCollector;
-use super::row::WriterRow;
-use super::scope::{Part, Scope, ShardGuard};
+use super::batch::{Opening, take_token_uses};
+use super::citus::Shards;
+use super::connection::{DatabaseConnection, DatabaseSession, pause_for_worker};
+use super::connector::{Connector, execute_each};
+use super::error::{DatabaseError, NO_RESPONSE, describe, is_rejection};
+use super::metrics::{ConnectionRole, PostgresMetrics};
+use super::statements::versions;
+use super::transaction::{BEGIN, Executed, Execution, Transaction, WriterRow, begin};
 use crate::error::StoreError;
 use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
-use crate::postgres::citus::Shards;
-use crate::postgres::connect::{
-    Connector, DatabaseConnection, DatabaseError, DatabaseSession, NO_RESPONSE, certainly_not_committed, describe,
-    is_rejection, lock_timeout, pause_for_worker,
-};
-use crate::postgres::connection_role::ConnectionRole;
-use crate::postgres::dialect::{Dialect, execute_each};
-use crate::postgres::metrics::PostgresMetrics;
-use crate::postgres::statements::versions;
 
-/// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// Additional time for a commit beyond the timeout, because an abandoned commit is in doubt.
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
 /// Time that a caller waits longer than the writer, so that the writer reports the outcome.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
+/// Duration of a commit from which the writer waits for more jobs.
+const SLOW_COMMIT: Duration = Duration::from_millis(2);
+/// Maximum time that a job waits for others to share its commit.
+const PAUSE_MAX: Duration = Duration::from_millis(5);
 
 /// Handle of the writer task.
-pub(in crate::postgres) struct Writer {
+pub(super) struct Writer {
     queue: WriteQueue,
     connection: Arc<DatabaseConnection>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -55,7 +47,7 @@ pub(in crate::postgres) struct Writer {
 
 impl Writer {
     /// Starts a writer to the server of these shards. Its row is in one of them.
-    pub(in crate::postgres) fn start(connector: &Arc<Connector>, capacity: usize, shards: &Arc<Shards>) -> Self {
+    pub(super) fn start(connector: &Arc<Connector>, capacity: usize, shards: &Arc<Shards>) -> Self {
         let (queue, jobs) = WriteQueue::new(capacity, Timeouts::both(connector.timeout + REPLY_MARGIN));
         let connection = Arc::new(DatabaseConnection::new(connector, ConnectionRole::Write));
         let task = WriterTask {
@@ -64,28 +56,27 @@ impl Writer {
             row: WriterRow::new(shards),
             shards: Arc::clone(shards),
             took: Duration::ZERO,
-            limit_waits_on_citus: limit_waits_on_citus(connector.timeout),
             metrics: Arc::clone(&connector.metrics),
         };
         let task = tokio::spawn(exit_on_panic(task.run(BatchCollector::new(jobs))));
         Self { queue, connection, task: Mutex::new(Some(task)) }
     }
 
-    pub(in crate::postgres) fn queue(&self) -> &WriteQueue {
+    pub(super) fn queue(&self) -> &WriteQueue {
         &self.queue
     }
 
-    pub(in crate::postgres) fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.connection.ready().is_some()
     }
 
     /// Opens the connection before it is needed.
-    pub(in crate::postgres) fn connect(&self) {
+    pub(super) fn connect(&self) {
         self.connection.start();
     }
 
     /// Checks that the writer is running and has its connection.
-    pub(in crate::postgres) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.queue.is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
@@ -93,7 +84,7 @@ impl Writer {
     }
 
     /// Closes the queue and waits until all queued jobs have replies.
-    pub(in crate::postgres) async fn finish(&self) {
+    pub(super) async fn finish(&self) {
         self.queue.stop().await;
         if let Some(task) = self.task.lock().await.take() {
             let _ = task.await;
@@ -109,12 +100,6 @@ async fn exit_on_panic(writer: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// Returns the statement that limits the waits of a transaction on workers of Citus. The settings of a session do not apply
-/// there, those of a transaction do.
-fn limit_waits_on_citus(timeout: Duration) -> String {
-    format!("SET LOCAL lock_timeout = {}", lock_timeout(timeout))
-}
-
 struct WriterTask {
     connection: Arc<DatabaseConnection>,
     timeout: Duration,
@@ -122,7 +107,6 @@ struct WriterTask {
     shards: Arc<Shards>,
     /// Duration of the last commit.
     took: Duration,
-    limit_waits_on_citus: String,
     metrics: Arc<PostgresMetrics>,
 }
 
@@ -163,7 +147,7 @@ impl WriterTask {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::debug!(error = describe(&error), "token use not recorded");
-                if !is_rejection(&error) || self.roll_back(&session, Instant::now() + self.timeout).await.is_err() {
+                if !is_rejection(&error) || roll_back(&session, Instant::now() + self.timeout).await.is_err() {
                     session.discard();
                 }
             }
@@ -254,20 +238,23 @@ impl WriterTask {
             session.discard();
             AttemptResult::Failed(fault)
         };
-        let executed = match timeout_at(deadline, self.execute(session, batch)).await {
+        let executing = async {
+            let transaction = Transaction::new(session, &self.shards, &self.row, batch, self.timeout).await?;
+            let execution = transaction.execute().await?;
+            Ok((transaction, execution))
+        };
+        let (transaction, execution) = match timeout_at(deadline, executing).await {
             Ok(Ok(executed)) => executed,
             Ok(Err(error)) => match self.classify(session, &error) {
                 fault @ DatabaseError::ConnectionLost(_) => return failed(fault),
                 fault => {
-                    return self
-                        .roll_back(session, deadline)
-                        .await
-                        .map_or_else(failed, |()| AttemptResult::Failed(fault));
+                    let rolled_back = roll_back(session, deadline).await;
+                    return rolled_back.map_or_else(failed, |()| AttemptResult::Failed(fault));
                 }
             },
             Err(_) => return failed(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
         };
-        let executed = match executed {
+        let executed = match execution {
             Execution::Executed(executed) => executed,
             Execution::UnexpectedCommitId => {
                 let resolved = self.resolve_in_doubt(session, batch, in_doubt, deadline).await;
@@ -276,13 +263,13 @@ impl WriterTask {
             Execution::ShardMoved => {
                 session.avoid_shards(&self.shards.get());
                 let fault = DatabaseError::Retryable("a shard is on another server now".to_owned());
-                return self.roll_back(session, deadline).await.map_or_else(failed, |()| AttemptResult::Failed(fault));
+                return roll_back(session, deadline).await.map_or_else(failed, |()| AttemptResult::Failed(fault));
             }
         };
         // The commit id is stored, so an earlier attempt was not committed and never will be.
         *in_doubt = None;
         let sent = Instant::now();
-        match timeout_at(deadline + COMMIT_GRACE, commit_transaction(session, batch, &executed)).await {
+        match timeout_at(deadline + COMMIT_GRACE, transaction.commit(&executed)).await {
             Ok(Ok(())) => {
                 self.took = sent.elapsed();
                 AttemptResult::Committed(executed)
@@ -306,73 +293,6 @@ impl WriterTask {
         DatabaseError::classify(error)
     }
 
-    /// Executes the transaction except for its end.
-    async fn execute(&self, session: &DatabaseSession, batch: &[Job]) -> Result<Execution, Error> {
-        let scope = Scope::of(session, &self.shards.get(), batch, self.row.id).await?;
-        let (opened, changed) = if batch.iter().all(is_simple) {
-            // The statements are polled and thus sent in this order, without waiting for each other.
-            let (opened, changed) =
-                join!(self.open(session, &scope, batch), change_plants(session, &scope, batch.iter()));
-            // The first error is the cause of the others.
-            (opened?, changed?)
-        } else {
-            let Some(opened) = self.open(session, &scope, batch).await? else { return Ok(Execution::ShardMoved) };
-            let executed = batch.iter().filter(|job| matches!(opened.outcome(job), Ok(None)));
-            let changed = change_plants(session, &scope, executed).await?;
-            (Some(opened), changed)
-        };
-        let Some(opened) = opened else { return Ok(Execution::ShardMoved) };
-        let Some(commit_id) = opened.commit_id(self.row.id) else { return Ok(Execution::UnexpectedCommitId) };
-        let outcomes = changed.outcomes(&opened, batch)?;
-        Ok(Execution::Executed(Executed { commit_id, outcomes, parts: scope.parts }))
-    }
-
-    /// Begins the transaction, stores the commit id, locks the rows of the users and looks up the keys. `None` if a shard is on another
-    /// server now.
-    async fn open(&self, session: &DatabaseSession, scope: &Scope, batch: &[Job]) -> Result<Option<Opened>, Error> {
-        let client = &session.client;
-        let WriterRow { id, last } = self.row;
-        let parts = scope.parts.iter().map(async |part| {
-            let opening = Opening::of(batch, id, |user| part.has(user));
-            let statements = &part.statements;
-            let (created, locked, new, known) = join!(
-                query(last == 0 && part.has(id), client, &statements.create_writer, [&id]),
-                query(true, client, &statements.advance_versions, [opening.users(), &id, &last]),
-                query(opening.has_new_users(), client, &statements.create_users, opening.new_users()),
-                query(opening.has_keys(), client, &statements.find_keys, opening.keys()),
-            );
-            created?;
-            let locked = locked?;
-            Opened::read(&new?, &locked, known?)
-        });
-        let (begun, parts) = join!(self.begin(session, scope.guard.as_ref()), join_all(parts));
-        if !begun? {
-            return Ok(None);
-        }
-        let mut opened = Opened::default();
-        for part in parts {
-            opened.add(part?);
-        }
-        Ok(Some(opened))
-    }
-
-    /// Begins a transaction. With a guard, returns false if a shard is on another server.
-    async fn begin(&self, session: &DatabaseSession, guard: Option<&ShardGuard>) -> Result<bool, Error> {
-        let client = &session.client;
-        match (session.dialect, guard) {
-            (Dialect::Postgres, _) => client.batch_execute(BEGIN).await.map(|()| true),
-            (Dialect::Citus, None) => execute_each(client, &[BEGIN, &self.limit_waits_on_citus]).await.map(|()| true),
-            (Dialect::Citus, Some(ShardGuard { lock, count, ids })) => {
-                let values: Values<'_, 1> = [ids];
-                let (begun, locked, found) =
-                    join!(client.batch_execute(BEGIN), client.execute(lock, &values), client.query_one(count, &values));
-                begun?;
-                locked?;
-                Ok(usize::try_from(found?.try_get::<_, i64>(0)?) == Ok(ids.len()))
-            }
-        }
-    }
-
     /// Handles an unexpected commit id: either the in-doubt commit has succeeded, or the database was restored.
     async fn resolve_in_doubt(
         &self,
@@ -381,11 +301,11 @@ impl WriterTask {
         in_doubt: &mut Option<Executed>,
         deadline: Instant,
     ) -> Result<AttemptResult, DatabaseError> {
-        self.roll_back(session, deadline).await?;
+        roll_back(session, deadline).await?;
         let opening = Opening::of(batch, self.row.id, |_| true);
         let read_commit_id = async {
-            self.begin(session, None).await?;
-            let rows = session.client.query(&session.statements.lock_users, &[opening.users()]).await?;
+            begin(session, None, self.timeout).await?;
+            let rows = session.client.query(&session.statements.lock_users, &[&opening.users]).await?;
             session.client.batch_execute("COMMIT").await?;
             Ok(versions(&rows)?.remove(&self.row.id))
         };
@@ -395,85 +315,14 @@ impl WriterTask {
         let committed = in_doubt.take_if(|executed| found == Some(executed.commit_id));
         Ok(committed.map_or(AttemptResult::CommitLost, AttemptResult::Committed))
     }
+}
 
-    async fn roll_back(&self, session: &DatabaseSession, deadline: Instant) -> Result<(), DatabaseError> {
-        match timeout_at(deadline, session.client.batch_execute("ROLLBACK")).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(DatabaseError::classify(&error)),
-            Err(_) => Err(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
-        }
+async fn roll_back(session: &DatabaseSession, deadline: Instant) -> Result<(), DatabaseError> {
+    match timeout_at(deadline, session.client.batch_execute("ROLLBACK")).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(DatabaseError::classify(&error)),
+        Err(_) => Err(DatabaseError::ConnectionLost(NO_RESPONSE.to_owned())),
     }
-}
-
-async fn change_plants<'a>(
-    session: &DatabaseSession,
-    scope: &Scope,
-    jobs: impl Iterator<Item = &'a Job> + Clone,
-) -> Result<ChangedPlants, Error> {
-    let client = &session.client;
-    let parts = scope.parts.iter().map(|part| {
-        let PlantWrites { deletes, creates, replacements } = PlantWrites::of(jobs.clone(), |user| part.has(user));
-        async move {
-            let statements = &part.statements;
-            let (deleted, created, replaced) = join!(
-                query(deletes.any(), client, &statements.delete, deletes.keys()),
-                query(creates.any(), client, &statements.create, creates.plants()),
-                query(replacements.any(), client, &statements.replace, replacements.plants()),
-            );
-            Ok::<_, Error>([deleted?, created?, replaced?])
-        }
-    });
-    let mut changed = ChangedPlants::default();
-    for part in join_all(parts).await {
-        let [deleted, created, replaced] = part?;
-        changed.deleted.extend(changed_plants(&deleted)?);
-        changed.created.extend(changed_plants(&created)?);
-        changed.replaced.extend(changed_plants(&replaced)?);
-    }
-    Ok(changed)
-}
-
-/// Stores the outcomes under their keys and commits. The error `None` means that the commit is in doubt.
-async fn commit_transaction(
-    session: &DatabaseSession,
-    batch: &[Job],
-    executed: &Executed,
-) -> Result<(), Option<DatabaseError>> {
-    let stored = executed.parts.iter().map(async |part| {
-        let key_outcomes = KeyOutcomes::of(batch, &executed.outcomes, |user| part.has(user));
-        let statement = &part.statements.store_keys;
-        query(key_outcomes.any(), &session.client, statement, key_outcomes.values()).await
-    });
-    let warnings = session.warnings.count();
-    let (stored, committed) = join!(join_all(stored), session.client.batch_execute("COMMIT"));
-    let stored: Result<Vec<_>, Error> = stored.into_iter().collect();
-    match (stored, committed) {
-        // After a rejected statement the transaction is rolled back, whatever the response to COMMIT.
-        (Err(error), _) if error.code() == Some(&SqlState::NOT_NULL_VIOLATION) => {
-            Err(Some(DatabaseError::Retryable("a key was stored concurrently".to_owned())))
-        }
-        (Err(error), _) if is_rejection(&error) => Err(Some(DatabaseError::classify(&error))),
-        // A warning means that a server has not committed yet: a standby, if the wait for it was cancelled, or a worker of Citus.
-        (Ok(_), Ok(())) if session.warnings.count() != warnings => Err(None),
-        (Ok(_), Ok(())) => Ok(()),
-        (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(DatabaseError::classify(&error))),
-        (Err(_), _) | (_, Err(_)) => Err(None),
-    }
-}
-
-/// A transaction before its commit.
-struct Executed {
-    commit_id: i64,
-    outcomes: Vec<JobOutcome>,
-    parts: Vec<Part>,
-}
-
-/// Result of the statements before the commit.
-enum Execution {
-    Executed(Executed),
-    /// The writer's row does not contain the expected commit id.
-    UnexpectedCommitId,
-    ShardMoved,
 }
 
 /// Result of one attempt.
@@ -487,12 +336,49 @@ enum AttemptResult {
     Failed(DatabaseError),
 }
 
-/// Returns the rows of a statement, or none if it is not `wanted`.
-async fn query<const N: usize>(
-    wanted: bool,
-    client: &Client,
-    statement: &Statement,
-    values: Values<'_, N>,
-) -> Result<Vec<Row>, Error> {
-    if wanted { client.query(statement, &values).await } else { Ok(Vec::new()) }
+/// Collects queued jobs into a batch. If commits are slow, it waits a moment for the callers of the last batch, who often send
+/// their next write at once: otherwise two halves of them would alternate, each with its own commit.
+struct BatchCollector {
+    jobs: mpsc::Receiver<Job>,
+    /// Number of jobs of the last commit.
+    last_size: usize,
+    /// Time to wait for more jobs.
+    pause: Duration,
+}
+
+impl BatchCollector {
+    fn new(jobs: mpsc::Receiver<Job>) -> Self {
+        Self { jobs, last_size: 0, pause: Duration::ZERO }
+    }
+
+    /// Returns false if the queue is closed and empty.
+    async fn collect(&mut self, batch: &mut Vec<Job>) -> bool {
+        if self.jobs.recv_many(batch, BATCH_MAX).await == 0 {
+            return false;
+        }
+        if !self.pause.is_zero() {
+            self.wait_for_more(batch).await;
+        }
+        if batch.extract_if(.., |job| matches!(job, Job::Stop)).count() > 0 {
+            self.jobs.close();
+        }
+        true
+    }
+
+    async fn wait_for_more(&mut self, batch: &mut Vec<Job>) {
+        let deadline = Instant::now() + self.pause;
+        // Three quarters are enough, because some callers do not send another write.
+        let enough = ((batch.len() + self.last_size) * 3 / 4).min(BATCH_MAX);
+        while batch.len() < enough {
+            let more = self.jobs.recv_many(batch, BATCH_MAX - batch.len());
+            if !matches!(timeout_at(deadline, more).await, Ok(1..)) {
+                break;
+            }
+        }
+    }
+
+    fn committed(&mut self, jobs: usize, took: Duration) {
+        self.last_size = jobs;
+        self.pause = if took < SLOW_COMMIT || jobs < 2 { Duration::ZERO } else { (took / 2).min(PAUSE_MAX) };
+    }
 }

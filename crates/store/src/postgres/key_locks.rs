@@ -10,26 +10,27 @@ use futures_util::FutureExt as _;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
+use super::connection::{DatabaseConnection, DatabaseSession};
+use super::connector::Connector;
+use super::metrics::ConnectionRole;
+use super::statements::LockStatements;
 use crate::error::StoreError;
 use crate::plants::IdempotencyKey;
-use crate::postgres::connect::{Connector, DatabaseConnection, DatabaseSession};
-use crate::postgres::connection_role::ConnectionRole;
-use crate::postgres::statements::LockStatements;
 use plantstore_model::user::UserId;
 
-pub(in crate::postgres) struct KeyLocks {
+pub(super) struct KeyLocks {
     connection: DatabaseConnection<LockStatements>,
     timeout: Duration,
 }
 
 impl KeyLocks {
     /// Opens the connection when the first key is locked.
-    pub(in crate::postgres) fn new(connector: &Arc<Connector>) -> Self {
+    pub(super) fn new(connector: &Arc<Connector>) -> Self {
         Self { connection: DatabaseConnection::new(connector, ConnectionRole::KeyLock), timeout: connector.timeout }
     }
 
     /// Checks that the connection is open, if a key was ever locked.
-    pub(in crate::postgres) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.connection.is_started() {
             self.connection.session(deadline).await?;
         }
@@ -38,11 +39,7 @@ impl KeyLocks {
 
     /// Locks a key of this user; `None` if another node has locked it. A session can lock a key twice, so the caller must make
     /// sure that no other request of this process holds the key.
-    pub(in crate::postgres) async fn lock(
-        &self,
-        user: UserId,
-        key: &IdempotencyKey,
-    ) -> Result<Option<KeyLock>, StoreError> {
+    pub(super) async fn lock(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KeyLock>, StoreError> {
         let deadline = Instant::now() + self.timeout;
         let number = lock_number(Sha256::new().chain_update(user.get().to_be_bytes()).chain_update(key.hash));
         loop {
@@ -61,7 +58,7 @@ impl KeyLocks {
 }
 
 /// The lock of a key, released when this is dropped.
-pub(in crate::postgres) struct KeyLock {
+pub(super) struct KeyLock {
     session: Option<Arc<DatabaseSession<LockStatements>>>,
     number: i64,
 }
@@ -84,6 +81,6 @@ impl Drop for KeyLock {
 }
 
 /// Returns the number of an advisory lock: 64 bits, so that collisions are unlikely.
-pub(in crate::postgres) fn lock_number(subject: Sha256) -> i64 {
+pub(super) fn lock_number(subject: Sha256) -> i64 {
     subject.finalize().iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
+use super::statements::versions;
 use crate::plants::{Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, WriteContext, WriteOutcome};
-use crate::postgres::statements::versions;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserId;
 
@@ -16,12 +16,12 @@ pub(super) type Values<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
 /// Parameters of the first statements of a transaction, which lock the rows of users and look up keys.
 pub(super) struct Opening<'a> {
     /// Names of users to create, in order, and the times of their creation.
-    new_names: Vec<&'a str>,
-    new_created_at: Vec<i64>,
+    pub(super) new_names: Vec<&'a str>,
+    pub(super) new_created_at: Vec<i64>,
     /// The id of the writer's row, and all writing users and owners, in ascending order.
-    users: Vec<i64>,
-    key_users: Vec<i64>,
-    keys: Vec<&'a [u8]>,
+    pub(super) users: Vec<i64>,
+    pub(super) key_users: Vec<i64>,
+    pub(super) keys: Vec<&'a [u8]>,
 }
 
 impl<'a> Opening<'a> {
@@ -44,26 +44,6 @@ impl<'a> Opening<'a> {
         let keys = batch.iter().filter_map(Job::key).filter(|(user, _)| is_included(user.get()));
         let (key_users, keys) = keys.map(|(user, key)| (user.get(), key.hash.as_slice())).unzip();
         Self { new_names, new_created_at, users: users.into_iter().collect(), key_users, keys }
-    }
-
-    pub(super) fn has_new_users(&self) -> bool {
-        !self.new_names.is_empty()
-    }
-
-    pub(super) fn new_users(&self) -> Values<'_, 2> {
-        [&self.new_names, &self.new_created_at]
-    }
-
-    pub(super) fn users(&self) -> &Vec<i64> {
-        &self.users
-    }
-
-    pub(super) fn has_keys(&self) -> bool {
-        !self.keys.is_empty()
-    }
-
-    pub(super) fn keys(&self) -> Values<'_, 2> {
-        [&self.key_users, &self.keys]
     }
 }
 

@@ -1,4 +1,4 @@
-//! Opens connections to a database server.
+//! Opens connections to a database server, of either kind, and configures their sessions.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{StreamExt, TryStreamExt};
 use tokio::sync::watch;
@@ -19,10 +19,8 @@ use tokio_postgres::tls::TlsStream;
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 
 use super::error::{NO_RESPONSE, describe};
+use super::metrics::{ConnectionRole, PostgresMetrics};
 use super::tls::{Negotiator, negotiator};
-use crate::postgres::connection_role::ConnectionRole;
-use crate::postgres::dialect::Dialect;
-use crate::postgres::metrics::PostgresMetrics;
 use crate::url::{PostgresUrl, TlsMode};
 
 /// Minimum and maximum of the timeout of one attempt to connect, including authentication. In between, the timeout of requests
@@ -39,29 +37,39 @@ const IDLE_TRANSACTION: Duration = Duration::from_secs(2);
 
 /// First setting of every session. Operators and functions that another role creates in `public` would otherwise run with the
 /// rights of this one if their types match better than those of PostgreSQL's own. Temporary tables come last.
-pub(in crate::postgres) const SEARCH_PATH: &str = "search_path = plantstore, pg_temp";
+pub(super) const SEARCH_PATH: &str = "search_path = plantstore, pg_temp";
 
 /// Settings with which the server detects within about 10 seconds that a node is gone, and releases its locks.
-pub(in crate::postgres) const KEEPALIVES: [&str; 3] =
+pub(super) const KEEPALIVES: [&str; 3] =
     ["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"];
 
+/// Settings of the planner. All statements must use the indexes, even if the tables are empty or their statistics outdated when
+/// the statements are planned. The high cost estimates that result would trigger the JIT compiler, which is off.
+pub(super) const PLANNER_SETTINGS: &[&str] = &[
+    "enable_seqscan = off",
+    "enable_bitmapscan = off",
+    "enable_hashjoin = off",
+    "enable_mergejoin = off",
+    "jit = off",
+];
+
 /// Future that performs the I/O of a connection. It must be polled while the connection is used.
-pub(in crate::postgres) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+pub(super) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 /// A connection that is configured for its role.
-pub(in crate::postgres) struct OpenConnection {
-    pub(in crate::postgres) client: Client,
-    pub(in crate::postgres) driver: Driver,
-    pub(in crate::postgres) dialect: Dialect,
-    pub(in crate::postgres) warnings: Arc<Warnings>,
+pub(super) struct OpenConnection {
+    pub(super) client: Client,
+    pub(super) driver: Driver,
+    pub(super) dialect: Dialect,
+    pub(super) warnings: Arc<Warnings>,
 }
 
 /// Counts the warnings that the server sends. A warning about a statement is counted before its response arrives.
 #[derive(Default)]
-pub(in crate::postgres) struct Warnings(AtomicU64);
+pub(super) struct Warnings(AtomicU64);
 
 impl Warnings {
-    pub(in crate::postgres) fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -70,10 +78,10 @@ pub(crate) struct Connector {
     hosts: Vec<Config>,
     tls: Negotiator,
     /// Timeout of requests.
-    pub(in crate::postgres) timeout: Duration,
-    pub(in crate::postgres) metrics: Arc<PostgresMetrics>,
+    pub(super) timeout: Duration,
+    pub(super) metrics: Arc<PostgresMetrics>,
     /// Time at which the last connection to this server was opened. Others then do not wait longer for their next attempt.
-    pub(in crate::postgres) opened: watch::Sender<Option<Instant>>,
+    pub(super) opened: watch::Sender<Option<Instant>>,
 }
 
 impl Connector {
@@ -84,23 +92,23 @@ impl Connector {
     }
 
     /// Returns a connector for another server, with everything else of this URL.
-    pub(in crate::postgres) fn for_server(&self, url: &PostgresUrl, host: &str, port: u16) -> Self {
+    pub(super) fn for_server(&self, url: &PostgresUrl, host: &str, port: u16) -> Self {
         let hosts = vec![config_of(url, &Host::Tcp(host.to_owned()), port)];
         let (timeout, metrics) = (self.timeout, Arc::clone(&self.metrics));
         Self { hosts, tls: self.tls.clone(), timeout, metrics, opened: watch::Sender::default() }
     }
 
     /// Returns true if a connection was opened within the timeout.
-    pub(in crate::postgres) fn has_opened(&self) -> bool {
+    pub(super) fn has_opened(&self) -> bool {
         self.opened.borrow().is_some_and(|opened| opened.elapsed() <= self.timeout)
     }
 
-    pub(in crate::postgres) fn connect_timeout(&self) -> Duration {
+    pub(super) fn connect_timeout(&self) -> Duration {
         self.timeout.clamp(CONNECT_TIMEOUT.0, CONNECT_TIMEOUT.1)
     }
 
     /// Connects to the primary. Tries all hosts concurrently, so that a host that hangs does not delay the others.
-    pub(in crate::postgres) async fn connect(&self, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
+    pub(super) async fn connect(&self, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
         let mut attempts: FuturesUnordered<_> = self.hosts.iter().map(|config| self.connect_to(config, role)).collect();
         let mut worst = ConnectFailure::TimedOut;
         while let Some(attempt) = attempts.next().await {
@@ -200,7 +208,7 @@ fn config_of(url: &PostgresUrl, host: &Host, port: u16) -> Config {
 }
 
 /// Returns the setting `lock_timeout` of writers.
-pub(in crate::postgres) fn lock_timeout(timeout: Duration) -> i32 {
+pub(super) fn lock_timeout(timeout: Duration) -> i32 {
     setting(timeout * 4 / 5)
 }
 
@@ -229,7 +237,7 @@ fn driver_of<T: TlsStream + Unpin + Send + 'static>(
 }
 
 /// Runs `work` on the connection, and polls the driver meanwhile.
-pub(in crate::postgres) async fn run_with_driver<T>(
+pub(super) async fn run_with_driver<T>(
     driver: &mut Driver,
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
@@ -244,14 +252,63 @@ pub(in crate::postgres) async fn run_with_driver<T>(
     }
 }
 
+/// Kind of a database, found out once for each connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Postgres,
+    /// PostgreSQL with the extension Citus, whose plants are distributed.
+    Citus,
+}
+
+impl Dialect {
+    pub(super) async fn detect(client: &Client) -> Result<Self, Error> {
+        const INSTALLED: &str = "SELECT count(*) > 0 FROM pg_catalog.pg_extension WHERE extname = 'citus'";
+        const DISTRIBUTED: &str = "
+            SELECT count(*) > 0 FROM pg_catalog.pg_dist_partition
+            WHERE logicalrelid = to_regclass('plantstore.plants') AND partmethod = 'h'";
+        // Without the extension there is no such catalog.
+        let is_citus = is_true(client, INSTALLED).await? && is_true(client, DISTRIBUTED).await?;
+        Ok(if is_citus { Self::Citus } else { Self::Postgres })
+    }
+
+    /// Returns the settings of every session. A server that does not know one of them ignores it.
+    pub(super) fn settings(self) -> impl Iterator<Item = &'static &'static str> {
+        let settings: &[&str] = match self {
+            Self::Postgres => &["plan_cache_mode = force_generic_plan", "idle_session_timeout = 0"],
+            // Workers plan each statement with its values. One connection to each worker, and one shard after the other in the
+            // order of shards: so transactions lock rows in the same order on all nodes, and a worker has one snapshot for all
+            // statements of a transaction. `SET LOCAL` also applies to workers.
+            Self::Citus => &[
+                "idle_session_timeout = 0",
+                "citus.multi_shard_modify_mode = 'sequential'",
+                "citus.max_adaptive_executor_pool_size = 1",
+                "citus.propagate_set_commands = 'local'",
+                // Citus 13.2 plans local statements of this kind on every execution, and keeps all plans in memory.
+                "citus.enable_fast_path_router_planner = off",
+            ],
+        };
+        PLANNER_SETTINGS.iter().chain(settings)
+    }
+}
+
+/// Executes statements without results in one round trip, each in its own message. Citus sends the whole message that contains a
+/// `SET LOCAL` to its workers, which must not execute the other statements.
+pub(crate) async fn execute_each(client: &Client, statements: &[&str]) -> Result<(), Error> {
+    try_join_all(statements.iter().map(|statement| client.batch_execute(statement))).await.map(|_| ())
+}
+
+async fn is_true(client: &Client, statement: &str) -> Result<bool, Error> {
+    client.query_one(statement, &[]).await?.try_get(0)
+}
+
 /// Errors of connecting.
-pub(in crate::postgres) enum ConnectFailure {
+pub(super) enum ConnectFailure {
     Error(Error),
     TimedOut,
 }
 
 impl ConnectFailure {
-    pub(in crate::postgres) fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Error(error) => describe(error),
             Self::TimedOut => NO_RESPONSE.to_owned(),
@@ -259,12 +316,12 @@ impl ConnectFailure {
     }
 
     /// Returns true if the server itself rejected the connection.
-    pub(in crate::postgres) fn is_from_server(&self) -> bool {
+    pub(super) fn is_from_server(&self) -> bool {
         matches!(self, Self::Error(error) if error.code().is_some())
     }
 
     /// Returns true if another attempt may succeed without a change by an operator.
-    pub(in crate::postgres) fn is_transient(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         let Self::Error(error) = self else { return true };
         match (error.code(), error.source()) {
             (Some(code), _) => matches!(code.code(), "57P03" | "53300"),
@@ -277,7 +334,7 @@ impl ConnectFailure {
 
 /// Returns the delay after a number of consecutive failures: exponential backoff with jitter of up to a half, so that nodes do
 /// not reconnect simultaneously.
-pub(in crate::postgres) fn backoff(failures: u32) -> Duration {
+pub(super) fn backoff(failures: u32) -> Duration {
     let (first, longest) = BACKOFF;
     let pause = first.saturating_mul(1 << failures.min(10)).min(longest);
     // Without a random number there is no jitter.
