@@ -414,6 +414,28 @@ engine_test!(requests_in_one_commit_get_their_own_responses, QUIET, |Garden { st
     assert_eq!(ada.ids(), [3, 4, 5]);
 });
 
+engine_test!(write_that_the_database_rejects_does_not_fail_others_of_its_commit, QUIET, |garden: &Garden| {
+    let Garden { store, server, ada } = garden;
+    store.execute(match store.engine {
+        Engine::Sqlite => {
+            "CREATE TRIGGER rejected BEFORE INSERT ON plants WHEN NEW.plant_id = 2
+             BEGIN SELECT RAISE(ABORT, 'rejected'); END"
+        }
+        Engine::Postgres => "ALTER TABLE plants ADD CONSTRAINT rejected CHECK (plant_id <> 2)",
+    });
+    let held = store.hold_writes();
+    let mut connections = [1, 2, 3].map(|id| {
+        let mut connection = ada.connect();
+        connection.send(ada.bytes("POST", "/plants", &[JSON], Some(plant(id, "Rose").as_bytes())));
+        connection
+    });
+    // Gives the server time to receive all requests before the commit. The assertions do not depend on it.
+    (0..24).for_each(|_| assert_eq!(server.anonymous().get("/livez").status, 200));
+    drop(held);
+    assert_eq!(connections.each_mut().map(|connection| connection.read_response(false).status), [200, 500, 200]);
+    assert_eq!(ada.ids(), [1, 3]);
+});
+
 engine_test!(exactly_one_of_many_requests_with_one_key_is_done, QUIET, |Garden { ada, .. }: &Garden| {
     for round in 0..20 {
         let key = format!("round {round}");

@@ -77,6 +77,18 @@ engine_test!(existing_files_in_the_directory_are_unchanged, |store: &Store| {
     }
 });
 
+engine_test!(only_a_regular_file_is_replaced, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 10));
+    let [file, link] = ["notes", "link"].map(|name| store.directory().join(name));
+    std::fs::write(&file, "old").unwrap();
+    symlink(&file, &link).unwrap();
+    let export = |name| store.command(&["export", "--output", name, "--force"]).output().unwrap();
+    assert_contains(export("link").failure(1), "link is not a regular file, and is never replaced: name another");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "old");
+    assert!(export("notes").status.success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), lines(&["ada"], 10));
+});
+
 // The last sync is delayed. At that point the partial file exists, and the file with the final name does not.
 #[rstest]
 #[case::requires_strace()]

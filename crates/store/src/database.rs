@@ -17,11 +17,11 @@ use plantstore_model::user::UserId;
 #[derive(Clone)]
 pub(crate) enum Transaction {
     Sqlite(sqlite::Transaction),
-    Postgres(postgres::Transaction),
+    Postgres(postgres::AdminConnection),
 }
 
 impl Store {
-    /// Returns the rows of a query that requests send. The statement stays prepared.
+    /// Returns the rows of a query. The statement stays prepared.
     pub(crate) async fn read<T: FromRow>(
         &self,
         text: &'static str,
@@ -30,14 +30,6 @@ impl Store {
         match &self.database {
             Database::Sqlite(engine) => engine.query(text, values),
             Database::Postgres(engine) => engine.query(text, values).await,
-        }
-    }
-
-    /// Returns the rows of a query that an operator sends. It may take long.
-    pub(crate) async fn scan<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
-        match &self.database {
-            Database::Sqlite(engine) => engine.query(text, values),
-            Database::Postgres(engine) => engine.scan(text, values).await,
         }
     }
 

@@ -1,7 +1,5 @@
 //! Errors of the store.
 
-use std::fmt;
-
 use crate::new_file::NewFileError;
 use crate::url::StoreUrl;
 use plantstore_model::user::UserNameError;
@@ -19,10 +17,8 @@ pub enum OpenError {
     /// The file cannot be created, read or written.
     #[error("cannot open {0}: {1}; name a file in a directory that exists and that this user can write to")]
     Unusable(StoreUrl, String),
-    /// The file is not a plantstore file.
     #[error("{0} is not a plantstore file ({1}): name another file with --store")]
     NotPlantstore(StoreUrl, String),
-    /// The file was written by a newer release.
     #[error("{0} was written by a newer plantstore (schema {1}, this one knows {2}): use that release or a later one")]
     Newer(StoreUrl, i64, i64),
     /// The schema is older than this release needs, and the options do not allow migrating it.
@@ -69,30 +65,10 @@ pub enum StoreError {
     NewUserName(UserNameError),
     /// A row violates the rules of the service, and is not copied.
     #[error("{0}; correct this row first, nothing is copied until then")]
-    BadRow(BadRow),
+    BadRow(String),
     /// The store returned an unexpected error or value.
     #[error("store failed: {0}")]
     Internal(String),
-}
-
-/// A row that violates a rule of the service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadRow {
-    table: &'static str,
-    row: String,
-    fault: String,
-}
-
-impl BadRow {
-    pub(crate) fn new(table: &'static str, row: String, fault: String) -> Self {
-        Self { table, row, fault }
-    }
-}
-
-impl fmt::Display for BadRow {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "table {}, {}: {}", self.table, self.row, self.fault)
-    }
 }
 
 /// Errors of restoring a store. The messages are for the operator.

@@ -21,7 +21,7 @@ pub use self::accounts::{
     AcceptOutcome, CollectionAccess, CreateTokenOutcome, GrantOutcome, SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX,
     SWEEP_DELAY, ShareState, StoredName, StoredShare, StoredToken, StoredUser, TOKENS_MAX,
 };
-pub use self::error::{BadRow, OpenError, RestoreError, StoreError};
+pub use self::error::{OpenError, RestoreError, StoreError};
 pub use self::options::{OpenOptions, Opened, SchemaChange, WorkerAddress};
 pub use self::plants::{
     IdempotencyKey, ListStep, PlantRange, PlantWrite, StoredError, Version, WriteContext, WriteOutcome,
@@ -30,5 +30,5 @@ pub use self::plants::{
 pub use self::postgres::{PlacedTable, Placement};
 pub use self::reserve::{Reserve, ReservedPlace};
 pub use self::store::Store;
-pub use self::url::{PasswordFileError, PostgresUrl, PostgresUrlError, StoreUrl, StoreUrlError};
+pub use self::url::{PasswordFileError, PostgresUrl, StoreUrl, StoreUrlError};
 pub use self::watch::Watch;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::error::StoreError;
 use plantstore_telemetry::metrics::{Counter, Exposition, Histogram, SIZES, TIMES};
 
-/// Metrics of the writer.
 pub(crate) struct WriteMetrics {
     batches: Histogram,
     commits: Histogram,
@@ -27,7 +26,6 @@ impl Default for WriteMetrics {
 }
 
 impl WriteMetrics {
-    /// Records the result of a batch.
     pub(crate) fn committed<T>(&self, writes: usize, took: Duration, result: &Result<T, StoreError>) {
         self.batches.observe(writes as u64);
         self.commits.time(took);
@@ -50,7 +48,6 @@ impl WriteMetrics {
     }
 }
 
-/// Metrics of the sweeper.
 #[derive(Default)]
 pub(crate) struct SweepMetrics {
     pub(crate) deleted_users: Counter,

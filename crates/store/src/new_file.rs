@@ -65,7 +65,6 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), partial, file, existing })
     }
 
-    /// Returns the path of the partial file.
     pub fn partial(&self) -> &Path {
         &self.partial
     }
@@ -129,18 +128,12 @@ impl Drop for NewFile {
 }
 
 /// Removes all partial files of this process, which is about to exit. No file is begun or finished while the result is held.
-pub fn discard_all() -> NewFilesLock {
+pub fn discard_all() -> MutexGuard<'static, Vec<PathBuf>> {
     let mut partial_files = partial_files();
     for partial in partial_files.drain(..) {
         let _ = fs::remove_file(partial);
     }
-    NewFilesLock { _lock: partial_files }
-}
-
-/// Prevents the process from beginning and finishing files.
-#[must_use = "a file may be begun or finished as soon as this is dropped"]
-pub struct NewFilesLock {
-    _lock: MutexGuard<'static, Vec<PathBuf>>,
+    partial_files
 }
 
 fn partial_files() -> MutexGuard<'static, Vec<PathBuf>> {
@@ -188,27 +181,4 @@ fn is_at(file: &File, path: &Path) -> bool {
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     let found = path.symlink_metadata().map(identity);
     file.metadata().map(identity).is_ok_and(|ours| found.is_ok_and(|found| found == ours))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn only_a_regular_file_is_replaced() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let path = directory.path().join("old");
-        let link = directory.path().join("link");
-        fs::write(&path, b"old").expect("a file");
-        symlink(&path, &link).expect("a link");
-        assert!(matches!(NewFile::replace(&link), Err(NewFileError::NotAFile(_))));
-        let mut new = NewFile::replace(&path).expect("a file in its place");
-        new.file().write_all(b"new").expect("room");
-        assert_eq!(fs::read(&path).expect("the old file"), b"old");
-        new.finish().expect("its name");
-        assert_eq!(fs::read(&path).expect("the new file"), b"new");
-    }
 }

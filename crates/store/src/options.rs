@@ -61,7 +61,6 @@ impl FromStr for WorkerAddress {
     }
 }
 
-/// A store that was opened.
 pub struct Opened<T> {
     pub store: T,
     pub is_new: bool,

@@ -20,12 +20,12 @@ mod tls;
 mod transaction;
 mod writer;
 
-pub(crate) use self::batch::changed_plants;
+pub(crate) use self::batch::{PlantColumns, changed_plants};
 pub use self::citus::{PlacedTable, Placement};
 pub(crate) use self::connection::{AdminConnection, wait_for_response};
-pub(crate) use self::connector::{Connector, Dialect, execute_each};
-pub(crate) use self::engine::{Postgres, Transaction};
+pub(crate) use self::connector::execute_each;
+pub(crate) use self::engine::Postgres;
 pub(crate) use self::error::{NO_RESPONSE, describe};
 pub(crate) use self::readers::get;
-pub(crate) use self::schema::{distribute, start};
-pub(crate) use self::statements::{Prepared, Statements};
+pub(crate) use self::schema::{Started, distribute, start_command};
+pub(crate) use self::statements::Statements;

@@ -4,7 +4,6 @@
 //! read long lists in steps and hold no transaction between two steps, so that the WAL can always be reset. The command line
 //! opens the same file as a running server; SQLite's locks synchronize them.
 
-mod checkpoint;
 mod connection;
 mod engine;
 mod file;
@@ -13,9 +12,8 @@ mod schema;
 mod version_cache;
 mod writer;
 
-pub(crate) use self::checkpoint::Checkpointer;
 pub(crate) use self::connection::{change_error, connect_reader, connect_writer, describe};
 pub(crate) use self::engine::{Sqlite, Transaction};
-pub(crate) use self::file::DatabaseFile;
+pub(crate) use self::file::{Checkpointer, DatabaseFile};
 pub(crate) use self::schema::{ExaminedFile, create as create_schema};
 pub(crate) use self::writer::{VersionUpdates, create, create_user};

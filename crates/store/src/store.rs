@@ -13,7 +13,7 @@ use crate::error::{OpenError, StoreError};
 use crate::metrics::SweepMetrics;
 use crate::options::{OpenOptions, Opened};
 use crate::plants::{
-    ClaimedKey, IdempotencyKey, InFlightKeys, Job, ListStep, PlantRange, PlantWrite, Reply, Version, WriteContext,
+    ClaimedKey, IdempotencyKey, InFlightKeys, Job, ListStep, PlantRange, PlantWrite, Version, WriteContext,
     WriteOutcome, WriteQueue,
 };
 use crate::postgres::{self, PlacedTable, Postgres};
@@ -33,15 +33,16 @@ const POLL_STEP: usize = 256;
 /// Time limit of a poll of PostgreSQL, so that a server that does not respond delays the polls of others little.
 const POLL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Evaluates an expression on the engine of a store.
+/// Evaluates an expression on the value that an enum with a variant for each engine holds.
 macro_rules! dispatch {
-    ($store:expr, $engine:ident => $call:expr) => {
-        match &$store.database {
-            Database::Sqlite($engine) => $call,
-            Database::Postgres($engine) => $call,
+    ($kind:ident: $value:expr, $inner:ident => $call:expr) => {
+        match $value {
+            $kind::Sqlite($inner) => $call,
+            $kind::Postgres($inner) => $call,
         }
     };
 }
+pub(crate) use dispatch;
 
 pub struct Store {
     pub(crate) database: Database,
@@ -113,7 +114,8 @@ impl Store {
             Some(key) => Some(self.claim(context.user, key).await?),
             None => None,
         };
-        let written = self.execute(context, |reply| Job::Write { context, write, key, reply }).await;
+        let job = |reply| Job::Write { context, write, key, reply };
+        let written = self.queue_of(context).write(context.user, job).await;
         if let Ok(WriteOutcome::Done) = written {
             self.watches.changed(context.owner);
         }
@@ -122,17 +124,15 @@ impl Store {
 
     /// Returns true if the write queue has a place for a write of this user.
     pub fn has_write_capacity(&self, user: UserId) -> bool {
-        match &self.database {
-            Database::Sqlite(engine) => engine.queue().has_capacity(user),
-            Database::Postgres(engine) => engine.has_write_capacity(user),
-        }
+        self.queue_of(WriteContext { user, owner: user }).has_capacity(user)
     }
 
     /// Stores the rejection of a request that failed validation under its idempotency key, unless an outcome is stored already.
     /// Stores nothing if the user was deleted meanwhile.
     pub async fn record_rejection(&self, user: UserId, key: IdempotencyKey) -> Result<WriteOutcome, StoreError> {
         let key = self.claim(user, key).await?;
-        self.execute(WriteContext { user, owner: user }, |reply| Job::StoreRejection { user, key, reply }).await
+        let queue = self.queue_of(WriteContext { user, owner: user });
+        queue.write(user, |reply| Job::StoreRejection { user, key, reply }).await
     }
 
     /// Passes the first plants of the ranges to `each`, with the index of their range, in ascending order of id and then of
@@ -157,12 +157,12 @@ impl Store {
             each(index, id, name, of_plant)?;
             if passed < rows { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        dispatch!(self, engine => engine.list(ranges, read, filtered).await)
+        dispatch!(Database: &self.database, engine => engine.list(ranges, read, filtered).await)
     }
 
     /// Returns the current versions of these users; `None` for a user who does not exist.
     pub async fn versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
-        dispatch!(self, engine => engine.versions(users).await)
+        dispatch!(Database: &self.database, engine => engine.versions(users).await)
     }
 
     /// Returns the versions of these users if they are known without a query. They are as current as those of
@@ -247,7 +247,9 @@ impl Store {
         let mut remaining = count;
         while remaining > 0 {
             let step = remaining.min(PAGE_END_STEP);
-            let Some(last) = dispatch!(self, engine => engine.page_end(range, step).await)? else { return Ok(None) };
+            let Some(last) = dispatch!(Database: &self.database, engine => engine.page_end(range, step).await)? else {
+                return Ok(None);
+            };
             remaining -= step;
             if remaining == 0 {
                 return Ok(Some(last));
@@ -275,7 +277,7 @@ impl Store {
 
     /// Checks that the store responds.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        dispatch!(self, engine => engine.ping().await)
+        dispatch!(Database: &self.database, engine => engine.ping().await)
     }
 
     /// Returns the servers whose users cannot be served, while others can.
@@ -297,26 +299,26 @@ impl Store {
             "Storage engine; the value is always 1.",
             &[("engine", engine.into())],
         );
-        dispatch!(self, engine => engine.write_metrics(exposition));
+        dispatch!(Database: &self.database, engine => engine.write_metrics(exposition));
         self.sweep_metrics.write(exposition);
     }
 
     /// Finishes the accepted writes; later ones are [`StoreError::Unavailable`]. SQLite's file is closed; connections to
     /// PostgreSQL end with the process.
     pub async fn close(&self) {
-        dispatch!(self, engine => engine.close().await);
+        dispatch!(Database: &self.database, engine => engine.close().await);
     }
 
     /// Returns the queue for users and tokens.
     pub(crate) fn queue(&self) -> &WriteQueue {
-        dispatch!(self, engine => engine.queue())
+        dispatch!(Database: &self.database, engine => engine.queue())
     }
 
-    /// Queues a job about the plants of these users, and returns its outcome.
-    async fn execute(&self, context: WriteContext, job: impl FnOnce(Reply) -> Job) -> Result<WriteOutcome, StoreError> {
+    /// Returns the queue for writes to the plants of these users.
+    fn queue_of(&self, context: WriteContext) -> WriteQueue {
         match &self.database {
-            Database::Sqlite(engine) => engine.queue().write(context.user, job).await,
-            Database::Postgres(engine) => engine.write(context, job).await,
+            Database::Sqlite(engine) => engine.queue().clone(),
+            Database::Postgres(engine) => engine.queue_of(context),
         }
     }
 

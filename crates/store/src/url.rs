@@ -55,77 +55,17 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// Errors of parsing a [`StoreUrl`].
+/// Errors of parsing a [`StoreUrl`]. The messages never quote the URL, because any part of a malformed URL may be a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreUrlError {
     #[error("a store is written as sqlite:PATH or postgres://user@host/database, for example sqlite:plantstore.db")]
     NoScheme,
     #[error("unknown store scheme `{0}`: use sqlite:PATH or postgres://user@host/database")]
     UnknownScheme(String),
-    /// `sqlite:` alone.
     #[error("the path is missing: use sqlite:PATH, for example sqlite:plantstore.db")]
     NoPath,
-    /// `sqlite::memory:`.
     #[error("a store in memory would forget everything: use sqlite:PATH, for example sqlite:plantstore.db")]
     InMemory,
-    #[error(transparent)]
-    Postgres(#[from] PostgresUrlError),
-}
-
-/// The parameter `sslmode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TlsMode {
-    Disable,
-    /// TLS if the server supports it, without verification.
-    Prefer,
-    /// TLS without verification.
-    Require,
-    /// The certificate must be signed by a trusted authority.
-    VerifyCa,
-    /// The certificate must also match the host name.
-    VerifyFull,
-}
-
-impl TlsMode {
-    fn parse(value: &str) -> Result<Self, PostgresUrlError> {
-        match value {
-            "disable" => Ok(Self::Disable),
-            "prefer" => Ok(Self::Prefer),
-            "require" => Ok(Self::Require),
-            "verify-ca" => Ok(Self::VerifyCa),
-            "verify-full" => Ok(Self::VerifyFull),
-            _ => Err(PostgresUrlError::Value("sslmode must be disable, prefer, require, verify-ca or verify-full")),
-        }
-    }
-
-    /// Returns the mode with which certificates are verified if the URL names authorities to trust.
-    fn with_authorities(given: Option<Self>, authorities: &str) -> Result<Self, PostgresUrlError> {
-        match given {
-            None | Some(Self::VerifyFull) => Ok(Self::VerifyFull),
-            // As in libpq: the system's authorities sign certificates for any host, so the name must be verified, too.
-            Some(_) if authorities == SYSTEM => {
-                Err(PostgresUrlError::Value("sslrootcert=system needs sslmode=verify-full"))
-            }
-            Some(Self::Require | Self::VerifyCa) => Ok(Self::VerifyCa),
-            Some(Self::Disable | Self::Prefer) => {
-                Err(PostgresUrlError::Value("sslrootcert needs sslmode=verify-full, verify-ca or require"))
-            }
-        }
-    }
-}
-
-/// URL of a PostgreSQL database, with one or more hosts of a cluster. Displayed without the password.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PostgresUrl {
-    pub(crate) config: Config,
-    pub(crate) tls_mode: TlsMode,
-    /// File of authorities to trust instead of the system's.
-    pub(crate) authorities: Option<PathBuf>,
-}
-
-/// Errors of parsing a URL. The messages never quote the URL, because any part of a malformed URL may be a password.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PostgresUrlError {
     #[error(
         "not a URL of a database: write it as {EXAMPLE} (with characters such as @ : / ? # % in a password percent-encoded)"
     )]
@@ -142,12 +82,62 @@ pub enum PostgresUrlError {
     Value(&'static str),
 }
 
-impl FromStr for PostgresUrl {
-    type Err = PostgresUrlError;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TlsMode {
+    Disable,
+    /// TLS if the server supports it, without verification.
+    Prefer,
+    /// TLS without verification.
+    Require,
+    /// The certificate must be signed by a trusted authority.
+    VerifyCa,
+    /// The certificate must also match the host name.
+    VerifyFull,
+}
 
-    fn from_str(text: &str) -> Result<Self, PostgresUrlError> {
+impl TlsMode {
+    fn parse(value: &str) -> Result<Self, StoreUrlError> {
+        match value {
+            "disable" => Ok(Self::Disable),
+            "prefer" => Ok(Self::Prefer),
+            "require" => Ok(Self::Require),
+            "verify-ca" => Ok(Self::VerifyCa),
+            "verify-full" => Ok(Self::VerifyFull),
+            _ => Err(StoreUrlError::Value("sslmode must be disable, prefer, require, verify-ca or verify-full")),
+        }
+    }
+
+    /// Returns the mode with which certificates are verified if the URL names authorities to trust.
+    fn with_authorities(given: Option<Self>, authorities: &str) -> Result<Self, StoreUrlError> {
+        match given {
+            None | Some(Self::VerifyFull) => Ok(Self::VerifyFull),
+            // As in libpq: the system's authorities sign certificates for any host, so the name must be verified, too.
+            Some(_) if authorities == SYSTEM => {
+                Err(StoreUrlError::Value("sslrootcert=system needs sslmode=verify-full"))
+            }
+            Some(Self::Require | Self::VerifyCa) => Ok(Self::VerifyCa),
+            Some(Self::Disable | Self::Prefer) => {
+                Err(StoreUrlError::Value("sslrootcert needs sslmode=verify-full, verify-ca or require"))
+            }
+        }
+    }
+}
+
+/// URL of a PostgreSQL database, with one or more hosts of a cluster. Displayed without the password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PostgresUrl {
+    pub(crate) config: Config,
+    pub(crate) tls_mode: TlsMode,
+    /// File of authorities to trust instead of the system's.
+    pub(crate) authorities: Option<PathBuf>,
+}
+
+impl FromStr for PostgresUrl {
+    type Err = StoreUrlError;
+
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
         let (address, parameters) = text.split_once('?').unwrap_or((text, ""));
-        let config: Config = address.parse().map_err(|_| PostgresUrlError::Malformed)?;
+        let config: Config = address.parse().map_err(|_| StoreUrlError::Malformed)?;
         let mut url = Self { config, tls_mode: TlsMode::Prefer, authorities: None };
         let mut tls_mode = None;
         let mut authorities = None;
@@ -164,28 +154,26 @@ impl FromStr for PostgresUrl {
         };
         url.authorities = authorities.filter(|file| file != SYSTEM).map(|file| file.into_owned().into());
         match (url.config.get_hosts().len(), url.config.get_ports().len()) {
-            (0, _) => Err(PostgresUrlError::NoHost),
-            (hosts, ports) if ports > 1 && ports != hosts => Err(PostgresUrlError::Ports),
+            (0, _) => Err(StoreUrlError::NoHost),
+            (hosts, ports) if ports > 1 && ports != hosts => Err(StoreUrlError::Ports),
             _ => Ok(url),
         }
     }
 }
 
 impl PostgresUrl {
-    fn set(&mut self, name: &str, value: &str) -> Result<(), PostgresUrlError> {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), StoreUrlError> {
         let config = &mut self.config;
         match name {
             // The connector always requires a primary.
             "target_session_attrs" if matches!(value, "read-write" | "primary" | "any") => config,
             "target_session_attrs" => {
-                return Err(PostgresUrlError::Value(
-                    "target_session_attrs must be read-write: only the primary will do",
-                ));
+                return Err(StoreUrlError::Value("target_session_attrs must be read-write: only the primary will do"));
             }
             "host" => value.split(',').fold(config, Config::host),
             "port" => {
                 let ports = value.split(',').map(str::parse).collect::<Result<Vec<u16>, _>>();
-                let ports = ports.map_err(|_| PostgresUrlError::Value("port must be a number up to 65535"))?;
+                let ports = ports.map_err(|_| StoreUrlError::Value("port must be a number up to 65535"))?;
                 ports.into_iter().fold(config, Config::port)
             }
             "user" => config.user(value),
@@ -197,9 +185,9 @@ impl PostgresUrl {
                 "disable" => ChannelBinding::Disable,
                 "prefer" => ChannelBinding::Prefer,
                 "require" => ChannelBinding::Require,
-                _ => return Err(PostgresUrlError::Value("channel_binding must be disable, prefer or require")),
+                _ => return Err(StoreUrlError::Value("channel_binding must be disable, prefer or require")),
             }),
-            _ => return Err(PostgresUrlError::Parameter),
+            _ => return Err(StoreUrlError::Parameter),
         };
         Ok(())
     }
@@ -257,7 +245,6 @@ impl PostgresUrl {
     }
 }
 
-/// Errors of reading a password file.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileError {
     #[error("cannot read the password file {path}: {reason}")]
@@ -311,46 +298,5 @@ impl fmt::Display for PostgresUrl {
 impl fmt::Debug for PostgresUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{self}")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn error_message_never_contains_the_password() {
-        let wrong = [
-            "s3cret.db",
-            "mysql://u:s3cret@h/d",
-            "postgres://",
-            "postgres:///plants",
-            "postgres://u:s3cret?x@h/d",
-            "postgres://u:s3cret@h:port/d",
-            "postgres://u:s3cret@h/d?sslmode=s3cret",
-            "postgres://u:s3cret@h/d?s3cret=1",
-            "postgres://u:s3cret@h/d?target_session_attrs=read-only",
-            "postgres://u:s3cret@a:1,b:2,c:3/d?port=7",
-            "postgres://u:s3cret@h/d?sslmode=require&sslrootcert=system",
-            "postgres://u:s3cret@h/d?sslmode=prefer&sslrootcert=ca.pem",
-            "postgres://u:s3cret@h/d?sslrootcert=ca.pem&sslmode=disable",
-        ];
-        for text in wrong {
-            let words = text.parse::<StoreUrl>().expect_err(text).to_string();
-            assert!(!words.contains("s3cret"), "{text}: {words}");
-        }
-        let right = "postgres://ada:s%40cret@one:5433,two:5434/plants?sslrootcert=ca.pem&target_session_attrs=primary";
-        let url: PostgresUrl = right.parse().expect(right);
-        assert_eq!(format!("{url} {url:?}"), ["postgres://ada@one:5433,two:5434/plants"; 2].join(" "));
-        assert_eq!(url.config.get_password(), Some(&b"s@cret"[..]));
-        assert_eq!(url.tls_mode, TlsMode::VerifyFull, "authorities to trust imply verification");
-    }
-
-    #[test]
-    fn password_file_is_matched_by_line() {
-        let file = "# comment\nother:5432:*:*:wrong\ndb:5432:plants:ada:p\\:w\\\\d:x\n*:*:*:*:any";
-        assert_eq!(find_password(file, &["db", "5432", "plants", "ada"]), Some("p:w\\d:x".to_owned()));
-        assert_eq!(find_password(file, &["db", "5432", "plants", "bob"]), Some("any".to_owned()));
-        assert_eq!(find_password("db:1:a:b\n\n", &["db", "1", "a", "b"]), None);
     }
 }

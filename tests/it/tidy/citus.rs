@@ -16,13 +16,15 @@ const ROW_LOCKS: [&str; 4] = ["FOR UPDATE", "FOR NO KEY UPDATE", "FOR SHARE", "F
 /// Directories with statements that are executed on PostgreSQL.
 const SOURCES: [&str; 3] = ["crates/store/src/accounts", "crates/store/src/postgres", "crates/store/src/transfer"];
 
-/// Returns the statements of a source file that are executed on Citus: those that name a table of the schema, except those
-/// followed by `on_citus`, as another statement is executed instead, or `not_on_citus`.
+/// Returns the statements of a source file that are executed on Citus: those that name a table of the schema, with what they have
+/// in comments for Citus, except those followed by `not_on_citus`.
 fn statements(file: &str, source: &str) -> Vec<String> {
     let found = scan(code_tokens(file, source));
-    let is_replaced = |next: Option<&Found>| matches!(next, Some(Found::Path(path)) if matches!(&*path[0], "on_citus" | "not_on_citus"));
+    let is_left_out = |next: Option<&Found>| matches!(next, Some(Found::Path(path)) if path[0] == "not_on_citus");
     let texts = found.iter().enumerate().filter_map(|(index, text)| match text {
-        Found::Text(text) if is_statement(text) && !is_replaced(found.get(index + 1)) => Some(text.clone()),
+        Found::Text(text) if is_statement(text) && !is_left_out(found.get(index + 1)) => {
+            Some(text.replace("/* Citus: ", "").replace(" */", ""))
+        }
         _ => None,
     });
     texts.collect()
@@ -159,7 +161,7 @@ fn statement_that_breaks_a_rule_of_citus_is_found() {
     for (statement, fault) in broken {
         assert_eq!(faults(statement), [fault], "{statement}");
     }
-    let source = r#"statements! { a: "SELECT 1 FROM plants" on_citus "SELECT 2 FROM plants", b: "SELECT 3 FROM users" not_on_citus, }
-        fn f() { g("SELECT 4 FROM tokens", "no statement") }"#;
-    assert_eq!(statements("a.rs", source), ["SELECT 2 FROM plants", "SELECT 4 FROM tokens"]);
+    let source = r#"statements! { a: "DELETE FROM plants /* Citus: WHERE a */", b: "SELECT b FROM users" not_on_citus, }
+        fn f() { g("SELECT c FROM tokens", "no statement") }"#;
+    assert_eq!(statements("a.rs", source), ["DELETE FROM plants WHERE a", "SELECT c FROM tokens"]);
 }

@@ -25,7 +25,6 @@ const OFFERS_MAX: i64 = 100;
 pub struct CollectionAccess {
     pub owner: UserName,
     pub owner_id: UserId,
-    /// Role of the user.
     pub role: Role,
 }
 
@@ -48,7 +47,6 @@ pub struct StoredShare {
     pub created: Timestamp,
 }
 
-/// State of a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShareState {
@@ -85,7 +83,6 @@ impl FromRow for StoredShare {
     }
 }
 
-/// Result of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantOutcome {
     Granted,
@@ -96,7 +93,6 @@ pub enum GrantOutcome {
     TooMany,
 }
 
-/// Result of accepting a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptOutcome {
     Accepted,
@@ -153,7 +149,7 @@ impl Store {
         const ALL: &str = select_shares!(
             "WHERE (CAST($1 AS text) IS NULL OR owners.name = $1) AND (CAST($2 AS text) IS NULL OR grantee_name = $2)"
         );
-        self.scan(ALL, &[&owner.map(UserName::as_str), &to.map(UserName::as_str)]).await.map(sorted)
+        self.read(ALL, &[&owner.map(UserName::as_str), &to.map(UserName::as_str)]).await.map(sorted)
     }
 
     /// Shares the plants of one user with another, who has access at once. If they are shared already, the role changes.
@@ -293,7 +289,6 @@ impl Transaction {
     }
 }
 
-/// Sorts shares by their names.
 fn sorted(mut shares: Vec<StoredShare>) -> Vec<StoredShare> {
     let names = |share: &StoredShare| (share.owner.as_str().to_owned(), share.grantee.as_str().to_owned());
     shares.sort_by_cached_key(names);

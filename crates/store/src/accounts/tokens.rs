@@ -43,6 +43,7 @@ impl FromRow for StoredToken {
     fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
         let time = |column| Ok(row.field::<Option<i64>>(column)?.map(timestamp));
         let created = timestamp(row.field(5)?);
+        let creator: String = row.field(10)?;
         // The store has the start of the day, which may be before the creation.
         let last_used = time(8)?.map(|day| day.max(created));
         Ok(Self {
@@ -52,7 +53,8 @@ impl FromRow for StoredToken {
             attributes: TokenAttributes {
                 label: TokenLabel::from_stored(&row.lossy_text(3)?),
                 scopes: Scopes::from_names(&row.field::<String>(4)?),
-                creator: creator(row, 10)?,
+                creator: TokenCreator::parse(&creator)
+                    .ok_or_else(|| R::invalid(10, format!("unknown creator {creator}")))?,
                 created,
                 expires: time(6)?,
             },
@@ -99,7 +101,7 @@ impl Store {
     /// Returns all tokens, or those of one user, in ascending order of id.
     pub async fn tokens(&self, user: Option<&UserName>) -> Result<Vec<StoredToken>, StoreError> {
         const ALL: &str = select_tokens!("WHERE CAST($1 AS text) IS NULL OR users.name = $1 ORDER BY token_id");
-        self.scan(ALL, &[&user.map(UserName::as_str)]).await
+        self.read(ALL, &[&user.map(UserName::as_str)]).await
     }
 
     /// Returns the tokens of a user in ascending order of id.
@@ -219,9 +221,4 @@ impl Transaction {
         let found: Option<i64> = self.find(ACTIVE, &[&user.get(), &token.get(), &now]).await?;
         Ok(found.is_some())
     }
-}
-
-fn creator<R: RowSource>(row: &R, column: usize) -> Result<TokenCreator, R::Error> {
-    let text: String = row.field(column)?;
-    TokenCreator::parse(&text).ok_or_else(|| R::invalid(column, format!("unknown creator {text}")))
 }

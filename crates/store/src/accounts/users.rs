@@ -33,7 +33,6 @@ impl StoredName {
         }
     }
 
-    /// Returns the name if it is valid.
     pub fn into_valid(self) -> Result<UserName, StoreError> {
         match self {
             Self::Valid(name) => Ok(name),
@@ -84,7 +83,6 @@ impl FromRow for UserRow {
     }
 }
 
-/// Number of plants of a user.
 struct PlantCount {
     user: i64,
     plants: u64,
@@ -122,11 +120,11 @@ impl Store {
         // Separately, because plants and users may be on different servers.
         const PLANTS: &str = "SELECT user_id, count(*) FROM plants GROUP BY user_id";
         const PLANTS_OF: &str = "SELECT user_id, count(*) FROM plants WHERE user_id = $1 GROUP BY user_id";
-        let mut users: Vec<UserRow> = self.scan(ALL, &[&name.map(UserName::as_str)]).await?;
+        let mut users: Vec<UserRow> = self.read(ALL, &[&name.map(UserName::as_str)]).await?;
         let counts: Vec<PlantCount> = match (&*users, name) {
             ([], _) => Vec::new(),
-            ([UserRow(_, id)], Some(_)) => self.scan(PLANTS_OF, &[id]).await?,
-            _ => self.scan(PLANTS, &[]).await?,
+            ([UserRow(_, id)], Some(_)) => self.read(PLANTS_OF, &[id]).await?,
+            _ => self.read(PLANTS, &[]).await?,
         };
         let counts: HashMap<i64, u64> = counts.into_iter().map(|count| (count.user, count.plants)).collect();
         users.sort_by(|UserRow(one, _), UserRow(other, _)| one.name.as_str().cmp(other.name.as_str()));
@@ -143,7 +141,7 @@ impl Store {
                 "SELECT NOT EXISTS (SELECT 1 FROM users) AND NOT EXISTS (SELECT 1 FROM departed_users)"
             }
         };
-        Ok(self.scan(unused, &[]).await?.contains(&true))
+        Ok(self.read(unused, &[]).await?.contains(&true))
     }
 
     /// Deletes a user with their tokens and shares in one transaction; false if there is none of this name. What others share with the
@@ -179,7 +177,6 @@ impl Transaction {
         Ok(self.find(FIND_ID, &[&name.as_str()]).await?.map(UserId::new))
     }
 
-    /// Returns true if the user exists.
     pub(super) async fn has_user(&self, user: UserId) -> Result<bool, TransactionError> {
         let found: Option<i64> = self.find("SELECT user_id FROM users WHERE user_id = $1", &[&user.get()]).await?;
         Ok(found.is_some())

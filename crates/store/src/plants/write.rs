@@ -73,7 +73,6 @@ impl WriteOutcome {
     }
 }
 
-/// A queued write.
 pub(crate) enum Job {
     Write {
         context: WriteContext,
@@ -223,7 +222,6 @@ pub(crate) fn is_worth_retrying_one_by_one(result: &Result<Vec<JobOutcome>, Stor
     jobs > 1 && matches!(result, Err(StoreError::Full(_) | StoreError::Internal(_)))
 }
 
-/// Replies to all jobs of a batch with its result.
 pub(crate) fn reply_all(batch: &mut Vec<Job>, result: Result<Vec<JobOutcome>, StoreError>) {
     match result {
         Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| reply(job, Ok(outcome))),
@@ -327,7 +325,6 @@ impl WriteQueue {
         })
     }
 
-    /// Executes a write of this user.
     pub(crate) async fn write(&self, user: UserId, job: impl FnOnce(Reply) -> Job) -> Result<WriteOutcome, StoreError> {
         match self.execute(Some(user), job).await? {
             JobOutcome::Write(outcome) => Ok(outcome),
@@ -381,66 +378,5 @@ impl WriteQueue {
             Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without a reply")),
             Err(_) => Err(StoreError::OutcomeUnknown("the writer did not reply in time")),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plants::InFlightKeys;
-
-    const ADA: UserId = UserId::new(1);
-
-    fn delete(id: i64, key: Option<Box<ClaimedKey>>) -> impl FnOnce(Reply) -> Job {
-        let context = WriteContext { user: ADA, owner: ADA };
-        move |reply| Job::Write { context, write: PlantWrite::Delete(PlantId::new(id)), key, reply }
-    }
-
-    /// Executes three deletes; every batch that contains id 2 fails with `error`. Returns the number of commits and of deletes.
-    fn execute_three(error: &StoreError) -> [usize; 2] {
-        let job = |id| {
-            let (sender, receiver) = oneshot::channel();
-            (delete(id, None)(Reply { sender, start: Arc::default(), _place: None }), receiver)
-        };
-        let (mut batch, mut replies): (Vec<_>, Vec<_>) = (1..=3).map(job).unzip();
-        let mut commits = 0;
-        execute_batch(&mut batch, |jobs| {
-            commits += 1;
-            let fails = jobs.iter().any(|job| matches!(job, Job::Write { write, .. } if write.id().get() == 2));
-            if fails { Err(error.clone()) } else { Ok(vec![JobOutcome::of_change(true); jobs.len()]) }
-        });
-        [commits, replies.iter_mut().filter_map(|reply| reply.try_recv().ok()?.ok()).count()]
-    }
-
-    #[test]
-    fn failing_job_does_not_fail_the_rest_of_its_batch_unless_the_store_is_unavailable() {
-        assert_eq!(execute_three(&StoreError::Internal("odd".to_owned())), [4, 2]);
-        assert_eq!(execute_three(&StoreError::Unavailable("locked".to_owned())), [1, 0]);
-    }
-
-    #[tokio::test]
-    async fn abandoned_write_never_begins_and_leaves_its_key_free_for_a_retry() {
-        let (queue, mut jobs) = WriteQueue::new(2, Timeouts::both(Duration::from_millis(20)));
-        let keys = InFlightKeys::default();
-        let claim = || {
-            let rejection = StoredError { code: 40400, message: String::new() };
-            keys.claim(ADA, IdempotencyKey { hash: [1; 32], fingerprint: [2; 32], success_status: 204, rejection })
-        };
-        let key = claim().ok();
-        assert!(matches!(queue.write(ADA, delete(1, key)).await, Err(StoreError::Unavailable(_))));
-        let claimed = claim().expect("a free key");
-        let abandoned = jobs.try_recv().expect("the job");
-        assert!(!abandoned.begin());
-        drop(abandoned);
-        assert!(claim().is_err(), "the end of an abandoned job does not release the key of another");
-        let begin = async {
-            let job = jobs.recv().await.expect("the job");
-            assert!(job.begin());
-            std::future::pending::<()>().await;
-            drop(job);
-        };
-        let write = queue.write(ADA, delete(2, Some(claimed)));
-        let unknown = tokio::select! { result = write => result, () = begin => unreachable!() };
-        assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
     }
 }

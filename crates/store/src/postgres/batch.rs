@@ -10,8 +10,7 @@ use crate::plants::{Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrit
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserId;
 
-/// Parameters of a statement.
-pub(super) type Values<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
+pub(crate) type Values<'a, const N: usize> = [&'a (dyn ToSql + Sync); N];
 
 /// Parameters of the first statements of a transaction, which lock the rows of users and look up keys.
 pub(super) struct Opening<'a> {
@@ -54,7 +53,6 @@ pub(super) struct Opened {
     new: HashMap<String, i64>,
     /// New versions of the users and owners who exist, and of the writer's row if it contained the expected commit id.
     versions: HashMap<i64, i64>,
-    /// Outcomes stored under the keys.
     known: HashMap<(i64, Vec<u8>), Row>,
 }
 
@@ -130,15 +128,14 @@ pub(super) fn is_simple(job: &Job) -> bool {
     }
 }
 
-/// Owner and id of a plant.
-type PlantKey = (i64, i64);
+pub(crate) type PlantKey = (i64, i64);
 
 /// The writes to plants of a batch, in the order of their execution: deletes, then creates, then replacements. Of several creates
 /// of one plant the first counts, of several replacements the last.
 pub(super) struct PlantWrites<'a> {
-    pub(super) deletes: Columns<'a>,
-    pub(super) creates: Columns<'a>,
-    pub(super) replacements: Columns<'a>,
+    pub(super) deletes: PlantColumns<'a>,
+    pub(super) creates: PlantColumns<'a>,
+    pub(super) replacements: PlantColumns<'a>,
 }
 
 impl<'a> PlantWrites<'a> {
@@ -167,9 +164,9 @@ impl<'a> PlantWrites<'a> {
         }
         let (owners, ids) = deletes.into_iter().unzip();
         Self {
-            deletes: Columns { owners, ids, ..Columns::default() },
-            creates: Columns::of(creates),
-            replacements: Columns::of(replacements),
+            deletes: PlantColumns { owners, ids, ..PlantColumns::default() },
+            creates: PlantColumns::of(&creates),
+            replacements: PlantColumns::of(&replacements),
         }
     }
 }
@@ -180,19 +177,19 @@ fn key_of(context: WriteContext, write: &PlantWrite) -> PlantKey {
 
 /// Columns of writes of one kind. Deletes have no names and tags.
 #[derive(Default)]
-pub(super) struct Columns<'a> {
+pub(crate) struct PlantColumns<'a> {
     owners: Vec<i64>,
     ids: Vec<i64>,
     names: Vec<&'a str>,
     tags: Vec<Option<&'a str>>,
 }
 
-impl<'a> Columns<'a> {
-    fn of(plants: BTreeMap<PlantKey, &'a NewPlant>) -> Self {
+impl<'a> PlantColumns<'a> {
+    pub(crate) fn of(plants: &BTreeMap<PlantKey, &'a NewPlant>) -> Self {
         let mut columns = Self::default();
         for ((owner, id), plant) in plants {
-            columns.owners.push(owner);
-            columns.ids.push(id);
+            columns.owners.push(*owner);
+            columns.ids.push(*id);
             columns.names.push(plant.name.as_str());
             columns.tags.push(plant.tag.as_ref().map(Tag::as_str));
         }
@@ -207,7 +204,7 @@ impl<'a> Columns<'a> {
         [&self.owners, &self.ids]
     }
 
-    pub(super) fn plants(&self) -> Values<'_, 4> {
+    pub(crate) fn values(&self) -> Values<'_, 4> {
         [&self.owners, &self.ids, &self.names, &self.tags]
     }
 }
@@ -242,7 +239,6 @@ impl ChangedPlants {
     }
 }
 
-/// Returns the plants that a statement has changed.
 pub(crate) fn changed_plants(rows: &[Row]) -> Result<HashSet<PlantKey>, Error> {
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }

@@ -40,15 +40,6 @@ impl Placement {
             _ => Self::Copied,
         }
     }
-
-    /// Returns the statement that places the table `$1`.
-    fn statement(self) -> &'static str {
-        match self {
-            Self::Distributed => "SELECT create_distributed_table($1::text::regclass, 'user_id', colocate_with := $2)",
-            Self::Copied => "SELECT create_reference_table($1::text::regclass)",
-            Self::Coordinator => "SELECT citus_add_local_table_to_metadata($1::text::regclass)",
-        }
-    }
 }
 
 /// A table and its placement.
@@ -87,20 +78,23 @@ pub(super) async fn place_tables(client: &Client) -> Result<Vec<PlacedTable>, Er
 }
 
 async fn place(client: &Client, name: &str, placement: Placement) -> Result<(), Error> {
+    const DISTRIBUTE: &str = "SELECT create_distributed_table($1::text::regclass, 'user_id', colocate_with := $2)";
+    // The rows were copied to the workers.
+    const TRUNCATE: &str = "SELECT truncate_local_data_after_distributing_table($1::text::regclass)";
+    const COPY: &str = "SELECT create_reference_table($1::text::regclass)";
+    const ADD: &str = "SELECT citus_add_local_table_to_metadata($1::text::regclass)";
     let table = format!("plantstore.{name}");
-    match placement {
+    let placed = match placement {
         Placement::Distributed => {
             // The first one, in the order of names, defines the shards.
             let with = if name == BY_USER[0] { "none".to_owned() } else { format!("plantstore.{}", BY_USER[0]) };
-            client.execute(placement.statement(), &[&table, &with]).await?;
-            // The rows were copied to the workers.
-            let truncate = "SELECT truncate_local_data_after_distributing_table($1::text::regclass)";
-            client.execute(truncate, &[&table]).await.map(|_| ())
+            client.execute(DISTRIBUTE, &[&table, &with]).await?;
+            client.execute(TRUNCATE, &[&table]).await
         }
-        Placement::Copied | Placement::Coordinator => {
-            client.execute(placement.statement(), &[&table]).await.map(|_| ())
-        }
-    }
+        Placement::Copied => client.execute(COPY, &[&table]).await,
+        Placement::Coordinator => client.execute(ADD, &[&table]).await,
+    };
+    placed.map(|_| ())
 }
 
 /// Returns the hash by which Citus places a row: that of PostgreSQL's function `hashint8`.
@@ -132,7 +126,7 @@ pub(super) fn hash(id: i64) -> i32 {
 pub(crate) struct Shard {
     /// The server, as the catalog numbers them.
     group: i32,
-    hashes: RangeInclusive<i32>,
+    pub(super) hashes: RangeInclusive<i32>,
     /// The numbers in the names of its tables, in the order of [`BY_USER`].
     ids: Vec<i64>,
 }
@@ -154,10 +148,6 @@ impl Shard {
     pub(super) async fn is_of(&self, client: &Client) -> Result<bool, Error> {
         const LOCAL: &str = "SELECT groupid FROM pg_catalog.pg_dist_local_group";
         Ok(client.query_one(LOCAL, &[]).await?.try_get::<_, i32>(0)? == self.group)
-    }
-
-    pub(super) fn hashes(&self) -> RangeInclusive<i32> {
-        self.hashes.clone()
     }
 
     pub(super) fn contains(&self, id: i64) -> bool {

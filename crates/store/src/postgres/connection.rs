@@ -13,41 +13,47 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error, Statement};
 
 use super::citus::{Shard, ShardList};
-use super::connector::{
-    ConnectFailure, Connector, Dialect, Driver, OpenConnection, Warnings, backoff, run_with_driver,
+use super::connector::{ConnectFailure, Connector, Dialect, Driver, OpenConnection, backoff, run_with_driver};
+use super::error::{
+    DatabaseError, LOST_DURING_COMMIT, NO_RESPONSE, certainly_not_committed, describe, is_rejection, store_error,
 };
-use super::error::{DatabaseError, NO_RESPONSE, certainly_not_committed, describe, is_rejection, store_error};
 use super::metrics::ConnectionRole;
-use super::statements::{Prepared, Statements};
+use super::statements::Statements;
 use crate::error::StoreError;
 
 /// Pause before a statement is retried because Citus could not reach a worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(250);
 
 /// An established connection with its prepared statements.
-pub(super) struct DatabaseSession<S = Statements> {
+pub(super) struct DatabaseSession {
     pub(super) client: Client,
-    pub(super) statements: Arc<S>,
+    statements: Option<Arc<Statements>>,
     pub(super) dialect: Dialect,
-    pub(super) warnings: Arc<Warnings>,
+    /// Number of warnings that the server has sent. That about a statement is counted before its response arrives.
+    pub(super) warnings: Arc<AtomicU64>,
     responses: AtomicU64,
     discarded: AtomicBool,
     end: Notify,
     /// Statements that were prepared when they were first used.
     prepared: Mutex<HashMap<String, Statement>>,
-    of_shards: Mutex<ShardStatements<S>>,
+    of_shards: Mutex<ShardStatements>,
 }
 
 /// Statements about the tables of shards, prepared when they were first used.
-struct ShardStatements<S> {
+#[derive(Default)]
+struct ShardStatements {
     /// The shards of the server, of which these statements are.
     shards: Arc<ShardList>,
     /// By the id of the shard; `None` if its tables cannot be used.
-    prepared: HashMap<i64, Option<Arc<S>>>,
+    prepared: HashMap<i64, Option<Arc<Statements>>>,
 }
 
-impl<S> DatabaseSession<S> {
-    /// Returns a prepared statement.
+impl DatabaseSession {
+    /// Returns the statements of a connection that reads or writes tables.
+    pub(super) fn statements(&self) -> &Arc<Statements> {
+        self.statements.as_ref().expect("the statements of a reader or writer")
+    }
+
     pub(super) async fn prepared(&self, text: &str) -> Result<Statement, Error> {
         let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
         if let Some(known) = known {
@@ -59,16 +65,17 @@ impl<S> DatabaseSession<S> {
     }
 
     /// Returns the statements about the tables of one of these shards; `None` if they cannot be used, as they are on another server.
-    pub(super) async fn of_shard(&self, shards: &Arc<ShardList>, shard: &Shard) -> Result<Option<Arc<S>>, Error>
-    where
-        S: Prepared,
-    {
+    pub(super) async fn of_shard(
+        &self,
+        shards: &Arc<ShardList>,
+        shard: &Shard,
+    ) -> Result<Option<Arc<Statements>>, Error> {
         if let Some(known) = self.shard_statements(shards).prepared.get(&shard.id()) {
             return Ok(known.clone());
         }
         let mut prepared = None;
         if shard.is_of(&self.client).await? {
-            prepared = match S::prepare_for(&self.client, shard).await {
+            prepared = match Statements::prepare_for(&self.client, shard).await {
                 Err(error) if !is_rejection(&error) => return Err(error),
                 prepared => prepared.ok().map(Arc::new),
             };
@@ -84,7 +91,7 @@ impl<S> DatabaseSession<S> {
         used.values().any(Option::is_some)
     }
 
-    fn shard_statements(&self, shards: &Arc<ShardList>) -> MutexGuard<'_, ShardStatements<S>> {
+    fn shard_statements(&self, shards: &Arc<ShardList>) -> MutexGuard<'_, ShardStatements> {
         let mut statements = self.of_shards.lock().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&statements.shards, shards) {
             *statements = ShardStatements { shards: Arc::clone(shards), prepared: HashMap::new() };
@@ -102,24 +109,16 @@ impl<S> DatabaseSession<S> {
         !self.discarded.load(Ordering::Relaxed) && !self.client.is_closed()
     }
 
-    fn responses(&self) -> u64 {
-        self.responses.load(Ordering::Relaxed)
-    }
-
-    fn responded(&self) {
-        self.responses.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Waits until the deadline for the response to a query; `None` if the query should be retried.
     pub(super) async fn wait_for<T>(
         &self,
         query: impl Future<Output = Result<T, Error>>,
         deadline: Instant,
     ) -> Result<Option<T>, StoreError> {
-        let responses = self.responses();
+        let responses = self.responses.load(Ordering::Relaxed);
         match timeout_at(deadline, query).await {
             Ok(Ok(found)) => {
-                self.responded();
+                self.responses.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(found))
             }
             Ok(Err(error)) => match DatabaseError::classify(&error) {
@@ -133,7 +132,7 @@ impl<S> DatabaseSession<S> {
             },
             Err(_) => {
                 // The connection stays open if it has responded to other queries meanwhile.
-                if self.responses() == responses {
+                if self.responses.load(Ordering::Relaxed) == responses {
                     self.discard();
                 }
                 Err(StoreError::Unavailable(NO_RESPONSE.to_owned()))
@@ -152,8 +151,8 @@ pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Resul
     Ok(())
 }
 
-enum DatabaseConnectionState<S> {
-    Up(Arc<DatabaseSession<S>>),
+enum DatabaseConnectionState {
+    Up(Arc<DatabaseSession>),
     Down {
         since: Instant,
         /// Error of the last attempt to connect; empty before the first one fails.
@@ -162,14 +161,14 @@ enum DatabaseConnectionState<S> {
 }
 
 /// A connection that reconnects when it is lost.
-pub(super) struct DatabaseConnection<S = Statements> {
+pub(super) struct DatabaseConnection {
     connector: Arc<Connector>,
     role: ConnectionRole,
-    state: watch::Sender<DatabaseConnectionState<S>>,
+    state: watch::Sender<DatabaseConnectionState>,
     task: OnceLock<JoinHandle<()>>,
 }
 
-impl<S: Prepared> DatabaseConnection<S> {
+impl DatabaseConnection {
     /// Returns a connection that is opened when it is first needed.
     pub(super) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
         let (state, _) = watch::channel(DatabaseConnectionState::Down { since: Instant::now(), reason: String::new() });
@@ -177,7 +176,7 @@ impl<S: Prepared> DatabaseConnection<S> {
     }
 
     /// Returns the session if the connection is open.
-    pub(super) fn ready(&self) -> Option<Arc<DatabaseSession<S>>> {
+    pub(super) fn ready(&self) -> Option<Arc<DatabaseSession>> {
         match &*self.state.borrow() {
             DatabaseConnectionState::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
@@ -195,7 +194,7 @@ impl<S: Prepared> DatabaseConnection<S> {
 
     /// Waits for a session until the deadline. Fails immediately if the connection has been down for longer than the timeout, and
     /// no other one to the server was opened meanwhile.
-    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession<S>>, StoreError> {
+    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
         loop {
@@ -219,7 +218,7 @@ impl<S: Prepared> DatabaseConnection<S> {
     }
 }
 
-impl<S> Drop for DatabaseConnection<S> {
+impl Drop for DatabaseConnection {
     fn drop(&mut self) {
         if let Some(task) = self.task.get() {
             task.abort();
@@ -227,12 +226,7 @@ impl<S> Drop for DatabaseConnection<S> {
     }
 }
 
-/// Connects, drives the connection until it ends, and reconnects.
-async fn maintain<S: Prepared>(
-    connector: Arc<Connector>,
-    role: ConnectionRole,
-    state: watch::Sender<DatabaseConnectionState<S>>,
-) {
+async fn maintain(connector: Arc<Connector>, role: ConnectionRole, state: watch::Sender<DatabaseConnectionState>) {
     let mut since = Instant::now();
     let mut failures = 0;
     loop {
@@ -272,31 +266,38 @@ async fn maintain<S: Prepared>(
     }
 }
 
-async fn establish<S: Prepared>(
+async fn establish(
     connector: &Connector,
     role: ConnectionRole,
-) -> Result<(Arc<DatabaseSession<S>>, Driver), ConnectFailure> {
+) -> Result<(Arc<DatabaseSession>, Driver), ConnectFailure> {
     let OpenConnection { client, mut driver, dialect, warnings } = connector.connect(role).await?;
-    let preparing = run_with_driver(&mut driver, S::prepare(&client, dialect));
-    let statements = match timeout(connector.connect_timeout(), preparing).await {
+    let preparing = async {
+        // The locks of keys use no tables, so that they never wait for locks of tables.
+        if role == ConnectionRole::KeyLock {
+            return Ok(None);
+        }
+        Statements::prepare(&client, dialect).await.map(|statements| Some(Arc::new(statements)))
+    };
+    let statements = match timeout(connector.connect_timeout(), run_with_driver(&mut driver, preparing)).await {
         Ok(prepared) => prepared.map_err(ConnectFailure::Error)?,
         Err(_) => return Err(ConnectFailure::TimedOut),
     };
     let session = DatabaseSession {
         client,
-        statements: Arc::new(statements),
+        statements,
         dialect,
         warnings,
         responses: AtomicU64::new(0),
         discarded: AtomicBool::new(false),
         end: Notify::new(),
         prepared: Mutex::default(),
-        of_shards: Mutex::new(ShardStatements { shards: Arc::default(), prepared: HashMap::new() }),
+        of_shards: Mutex::default(),
     };
     Ok((Arc::new(session), driver))
 }
 
-/// A connection for administrative operations.
+/// A connection for administrative operations. Its clones are the same connection.
+#[derive(Clone)]
 pub(crate) struct AdminConnection {
     pub(crate) client: Arc<Client>,
     pub(crate) dialect: Dialect,
@@ -316,17 +317,15 @@ impl AdminConnection {
         Ok(Self::new(client, dialect, timeout))
     }
 
-    /// Waits for a response of the database until the timeout.
     pub(crate) async fn wait_for<T>(&self, response: impl Future<Output = Result<T, Error>>) -> Result<T, StoreError> {
         wait_for_response(self.timeout, response).await
     }
 
-    /// Commits. `lost` is the message if the outcome is unknown.
-    pub(crate) async fn commit(&self, lost: &'static str) -> Result<(), StoreError> {
+    pub(crate) async fn commit(&self) -> Result<(), StoreError> {
         match tokio::time::timeout(self.timeout, self.client.batch_execute("COMMIT")).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) if certainly_not_committed(&error) => Err(store_error(&error)),
-            Ok(Err(_)) | Err(_) => Err(StoreError::OutcomeUnknown(lost)),
+            Ok(Err(_)) | Err(_) => Err(StoreError::OutcomeUnknown(LOST_DURING_COMMIT)),
         }
     }
 }

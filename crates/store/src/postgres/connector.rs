@@ -61,23 +61,13 @@ pub(super) struct OpenConnection {
     pub(super) client: Client,
     pub(super) driver: Driver,
     pub(super) dialect: Dialect,
-    pub(super) warnings: Arc<Warnings>,
-}
-
-/// Counts the warnings that the server sends. A warning about a statement is counted before its response arrives.
-#[derive(Default)]
-pub(super) struct Warnings(AtomicU64);
-
-impl Warnings {
-    pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
+    /// Number of warnings that the server has sent.
+    pub(super) warnings: Arc<AtomicU64>,
 }
 
 pub(crate) struct Connector {
     hosts: Vec<Config>,
     tls: Negotiator,
-    /// Timeout of requests.
     pub(super) timeout: Duration,
     pub(super) metrics: Arc<PostgresMetrics>,
     /// Time at which the last connection to this server was opened. Others then do not wait longer for their next attempt.
@@ -125,7 +115,7 @@ impl Connector {
     async fn connect_to(&self, config: &Config, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
         let connecting = async {
             let (client, connection) = config.connect(self.tls.clone()).await?;
-            let warnings = Arc::<Warnings>::default();
+            let warnings = Arc::<AtomicU64>::default();
             let mut driver = driver_of(connection, Arc::clone(&warnings));
             let dialect = run_with_driver(&mut driver, self.configure(&client, role)).await?;
             Ok(OpenConnection { client, driver, dialect, warnings })
@@ -220,7 +210,7 @@ fn setting(time: Duration) -> i32 {
 /// Returns the future that performs the I/O of a connection and counts the warnings of the server.
 fn driver_of<T: TlsStream + Unpin + Send + 'static>(
     mut connection: Connection<Socket, T>,
-    warnings: Arc<Warnings>,
+    warnings: Arc<AtomicU64>,
 ) -> Driver {
     Box::pin(async move {
         let mut messages = stream::poll_fn(move |context| connection.poll_message(context));
@@ -229,7 +219,7 @@ fn driver_of<T: TlsStream + Unpin + Send + 'static>(
                 && notice.parsed_severity() == Some(Severity::Warning)
             {
                 tracing::debug!(warning = notice.message(), "warning of the database");
-                warnings.0.fetch_add(1, Ordering::Release);
+                warnings.fetch_add(1, Ordering::Release);
             }
         }
         Ok(())
@@ -301,7 +291,6 @@ async fn is_true(client: &Client, statement: &str) -> Result<bool, Error> {
     client.query_one(statement, &[]).await?.try_get(0)
 }
 
-/// Errors of connecting.
 pub(super) enum ConnectFailure {
     Error(Error),
     TimedOut,

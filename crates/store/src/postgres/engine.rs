@@ -8,8 +8,8 @@ use futures_util::future::{FutureExt as _, join_all, select_ok};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+use tokio_postgres::Error;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error};
 
 use super::connection::AdminConnection;
 use super::connector::{Connector, Dialect};
@@ -17,22 +17,19 @@ use super::error::{NO_RESPONSE, is_conflict, store_error};
 use super::key_locks::lock_number;
 use super::lane::{Lane, Lanes, keep_current};
 use super::metrics::PostgresMetrics;
-use super::schema;
+use super::schema::{Started, start};
 use crate::error::{OpenError, StoreError};
 use crate::options::{OpenOptions, Opened};
-use crate::plants::{ClaimedKey, IdempotencyKey, Job, Reply, WriteContext, WriteOutcome, WriteQueue};
+use crate::plants::{ClaimedKey, IdempotencyKey, WriteContext, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
-use crate::url::{PostgresUrl, StoreUrl};
+use crate::url::PostgresUrl;
 use plantstore_model::user::UserId;
 use plantstore_telemetry::metrics::Exposition;
 
 /// Maximum number of connections for operations that requests ask for.
 const REQUEST_OPERATIONS_MAX: usize = 4;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-/// Message for the log and the operator.
-const LOST_DURING_COMMIT: &str = "the connection was lost during the commit";
 
-/// The PostgreSQL engine.
 pub(crate) struct Postgres {
     pub(super) lanes: Arc<Lanes>,
     /// Keeps the placement of users current, if there are several lanes.
@@ -44,11 +41,8 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub(crate) async fn open(url: &PostgresUrl, options: OpenOptions) -> Result<Opened<Self>, OpenError> {
-        let store_url = StoreUrl::Postgres(Box::new(url.clone()));
         let metrics = Arc::<PostgresMetrics>::default();
-        let connector = Connector::new(url, options.timeout, &metrics);
-        let connector = connector.map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-        let (_, dialect, is_new) = schema::start(&connector, &store_url, &options).await?;
+        let Started { connector, dialect, url: store_url, is_new, .. } = start(url, &options, &metrics).await?;
         let is_distributed = dialect == Dialect::Citus && options.worker_addresses.is_some();
         let admin_timeout = options.admin_timeout;
         let lanes = Arc::new(Lanes::start(url, &Arc::new(connector), options));
@@ -67,22 +61,12 @@ impl Postgres {
         Ok(Opened { store, is_new })
     }
 
-    /// Returns the queue for users and tokens.
     pub(crate) fn queue(&self) -> &WriteQueue {
-        self.lanes.main.writer.queue()
+        &self.lanes.main.writer.queue
     }
 
-    /// Queues a job about the plants of these users, and returns its outcome.
-    pub(crate) async fn write(
-        &self,
-        context: WriteContext,
-        job: impl FnOnce(Reply) -> Job,
-    ) -> Result<WriteOutcome, StoreError> {
-        self.lanes.of_write(context).writer.queue().write(context.user, job).await
-    }
-
-    pub(crate) fn has_write_capacity(&self, user: UserId) -> bool {
-        self.lanes.of(user).writer.queue().has_capacity(user)
+    pub(crate) fn queue_of(&self, context: WriteContext) -> WriteQueue {
+        self.lanes.of_write(context).writer.queue.clone()
     }
 
     /// Checks that at least one lane of users works.
@@ -91,7 +75,6 @@ impl Postgres {
         select_ok(lanes.iter().map(|lane| lane.ping().boxed())).await.map(|((), _)| ())
     }
 
-    /// Returns the servers that are not connected, while others are.
     pub(crate) fn lost_servers(&self) -> Vec<String> {
         let lost = self.lanes.serving().into_iter().filter(|lane| !lane.is_connected());
         lost.map(|lane| lane.server.clone()).collect()
@@ -99,7 +82,7 @@ impl Postgres {
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
         let lanes = self.lanes.all();
-        let queues: Vec<&WriteQueue> = lanes.iter().map(|lane| lane.writer.queue()).collect();
+        let queues: Vec<&WriteQueue> = lanes.iter().map(|lane| &lane.writer.queue).collect();
         WriteQueue::write_metrics(&queues, exposition);
         self.metrics.write(exposition);
         let mut up = exposition
@@ -139,19 +122,12 @@ impl Postgres {
         found.await?.iter().map(T::read).collect()
     }
 
-    /// Returns the rows of a query on a new connection, with the timeout of administrative operations.
-    pub(crate) async fn scan<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
-        let connection = self.admin_connection().await?;
-        let found = connection.wait_for(connection.client.query(text, &parameters(values))).await?;
-        found.iter().map(T::read).collect()
-    }
-
     /// Runs a change in a transaction on a new connection, and again after a conflict with another transaction before the commit. At
     /// most [`REQUEST_OPERATIONS_MAX`] of requests run at a time.
     pub(crate) async fn transaction<T, F: Future<Output = Result<T, TransactionError>>>(
         &self,
         origin: Origin,
-        work: impl Fn(Transaction) -> F,
+        work: impl Fn(AdminConnection) -> F,
     ) -> Result<T, StoreError> {
         let (timeout, _permit) = match origin {
             Origin::Operator => (self.admin_timeout, None),
@@ -163,8 +139,7 @@ impl Postgres {
                 (timeout, Some(permit))
             }
         };
-        let connection = AdminConnection::open(self.connector(), timeout).await?;
-        let transaction = Transaction { client: Arc::clone(&connection.client), dialect: connection.dialect };
+        let transaction = AdminConnection::open(self.connector(), timeout).await?;
         let working = async {
             loop {
                 transaction.send(BEGIN).await?;
@@ -177,7 +152,7 @@ impl Postgres {
         let done = tokio::time::timeout(timeout, working).await;
         let done = done.map_err(|_| StoreError::Unavailable(NO_RESPONSE.to_owned()))?;
         let done = done.map_err(TransactionError::into_store_error)?;
-        connection.commit(LOST_DURING_COMMIT).await?;
+        transaction.commit().await?;
         Ok(done)
     }
 
@@ -201,19 +176,13 @@ impl Drop for Postgres {
 async fn has_key(lane: &Lane, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
     let (user, hash) = (user.get(), key.hash);
     let found = lane.readers.read(|session| async move {
-        session.client.query_opt(&session.statements.has_key, &[&user, &hash.as_slice()]).await
+        session.client.query_opt(&session.statements().has_key, &[&user, &hash.as_slice()]).await
     });
     found.await.map(|row| row.is_some())
 }
 
-/// An open transaction.
-#[derive(Clone)]
-pub(crate) struct Transaction {
-    client: Arc<Client>,
-    dialect: Dialect,
-}
-
-impl Transaction {
+/// Statements of an open transaction.
+impl AdminConnection {
     /// Returns true if a statement can lock rows in a subquery. Citus cannot lock rows of several workers.
     pub(crate) fn locks_rows_in_subqueries(&self) -> bool {
         self.dialect == Dialect::Postgres
@@ -241,7 +210,6 @@ impl Transaction {
         self.execute("SELECT pg_advisory_xact_lock($1)", &[&lock_number(digest)]).await.map(|_| ())
     }
 
-    /// Sends a statement without parameters.
     async fn send(&self, text: &str) -> Result<(), TransactionError> {
         self.client.batch_execute(text).await.map_err(|error| transaction_error(&error))
     }
@@ -255,7 +223,6 @@ fn transaction_error(error: &Error) -> TransactionError {
     }
 }
 
-/// Returns the values as the driver takes them.
 fn parameters<'a>(values: &[&'a dyn Parameter]) -> Vec<&'a (dyn ToSql + Sync)> {
     values.iter().map(|value| *value as &(dyn ToSql + Sync)).collect()
 }

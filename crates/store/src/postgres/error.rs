@@ -9,6 +9,8 @@ use crate::error::StoreError;
 
 /// Error message for a database that does not respond.
 pub(crate) const NO_RESPONSE: &str = "the database did not respond in time";
+/// Error message for a commit with an unknown outcome.
+pub(super) const LOST_DURING_COMMIT: &str = "the connection to the database was lost during the commit";
 
 /// Error of a statement other than COMMIT, by how to handle it.
 pub(super) enum DatabaseError {

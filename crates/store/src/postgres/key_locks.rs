@@ -9,17 +9,17 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
+use tokio_postgres::Statement;
 
 use super::connection::{DatabaseConnection, DatabaseSession};
 use super::connector::Connector;
 use super::metrics::ConnectionRole;
-use super::statements::LockStatements;
 use crate::error::StoreError;
 use crate::plants::IdempotencyKey;
 use plantstore_model::user::UserId;
 
 pub(super) struct KeyLocks {
-    connection: DatabaseConnection<LockStatements>,
+    connection: DatabaseConnection,
     timeout: Duration,
 }
 
@@ -45,10 +45,14 @@ impl KeyLocks {
         loop {
             let session = self.connection.session(deadline).await?;
             let locking = async {
+                let statement = session.prepared("SELECT pg_try_advisory_lock($1)").await?;
+                let unlock = session.prepared("SELECT pg_advisory_unlock($1)").await?;
                 // Created before the response, so that the lock is released if the caller stops waiting.
-                let lock = KeyLock { session: Some(Arc::clone(&session)), number };
-                let row = session.client.query_one(&session.statements.lock, &[&number]).await?;
-                Ok(if row.try_get(0)? { Some(lock) } else { lock.forget() })
+                let mut lock = KeyLock { session: Some(Arc::clone(&session)), unlock, number };
+                let row = session.client.query_one(&statement, &[&number]).await?;
+                let is_locked: bool = row.try_get(0)?;
+                lock.session.take_if(|_| !is_locked);
+                Ok(is_locked.then_some(lock))
             };
             if let Some(response) = session.wait_for(locking, deadline).await? {
                 return Ok(response);
@@ -59,15 +63,9 @@ impl KeyLocks {
 
 /// The lock of a key, released when this is dropped.
 pub(super) struct KeyLock {
-    session: Option<Arc<DatabaseSession<LockStatements>>>,
+    session: Option<Arc<DatabaseSession>>,
+    unlock: Statement,
     number: i64,
-}
-
-impl KeyLock {
-    fn forget(mut self) -> Option<Self> {
-        self.session = None;
-        None
-    }
 }
 
 impl Drop for KeyLock {
@@ -75,7 +73,7 @@ impl Drop for KeyLock {
         if let Some(session) = &self.session {
             // The first poll sends the statement, so it precedes the next attempt to lock the key. The response is ignored. If
             // the connection is lost, the server has released the lock.
-            let _ = session.client.query_one(&session.statements.unlock, &[&self.number]).now_or_never();
+            let _ = session.client.query_one(&self.unlock, &[&self.number]).now_or_never();
         }
     }
 }

@@ -118,7 +118,6 @@ impl Lanes {
         !self.placement().shards.is_empty()
     }
 
-    /// Returns the lane of a user's plants.
     pub(super) fn of(&self, user: UserId) -> Arc<Lane> {
         let placement = self.placement.read().unwrap_or_else(PoisonError::into_inner);
         let hash = hash(user.get());
@@ -166,7 +165,7 @@ impl Lanes {
         let mut placement = Placement { shards: Vec::new(), lanes: lanes.clone() };
         for (ShardServer { shards, .. }, lane) in servers.iter().zip(lanes) {
             lane.shards.set(shards);
-            placement.shards.extend(shards.iter().map(|shard| (shard.hashes(), Arc::clone(&lane))));
+            placement.shards.extend(shards.iter().map(|shard| (shard.hashes.clone(), Arc::clone(&lane))));
         }
         placement.shards.sort_by_key(|(hashes, _)| *hashes.start());
         *self.placement.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(placement);

@@ -65,7 +65,6 @@ impl Postgres {
         Ok(ListStep { more: merge(ranges, &pages, rows, each), versions })
     }
 
-    /// Returns the rows of `list_many`.
     async fn read_together(&self, ranges: &[PlantRange], limits: Vec<i64>) -> Result<Vec<Row>, StoreError> {
         let column = |value: fn(&PlantRange) -> i64| ranges.iter().map(value).collect::<Vec<_>>();
         let columns = [

@@ -32,7 +32,6 @@ impl ConnectionRole {
 
 pub(crate) struct PostgresMetrics {
     pub(super) writes: WriteMetrics,
-    /// Durations of read queries.
     pub(super) queries: Histogram,
     /// Indexed by the role.
     roles: [RoleMetrics; 4],
@@ -59,7 +58,6 @@ impl PostgresMetrics {
         metrics.open.hold()
     }
 
-    /// Counts an attempt to connect that failed.
     pub(super) fn failed(&self, role: ConnectionRole) {
         self.roles[role as usize].failed.count();
     }

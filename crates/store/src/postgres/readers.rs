@@ -49,11 +49,6 @@ impl Readers {
         }
     }
 
-    pub(super) fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// Returns true if a connection is open.
     pub(super) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.ready().is_some())
     }
@@ -71,7 +66,7 @@ impl Readers {
     ) -> Result<Vec<Row>, StoreError> {
         let (statement, values) = (&statement, &values);
         let found = self.read(|session| async move {
-            fetch(&session.client, statement(&session.statements), values, usize::MAX).await
+            fetch(&session.client, statement(session.statements()), values, usize::MAX).await
         });
         Ok(found.await?.rows)
     }
@@ -97,7 +92,7 @@ impl Readers {
                     return found;
                 }
             }
-            fetch(&session.client, statement(&session.statements), values, bytes_max).await
+            fetch(&session.client, statement(session.statements()), values, bytes_max).await
         })
         .await
     }
@@ -127,7 +122,7 @@ impl Readers {
             // Users who do not exist, or whose shard may be on another server.
             let others: Vec<i64> = users.iter().copied().filter(|id| !versions.contains_key(id)).collect();
             if !others.is_empty() {
-                let found = fetch(&session.client, &session.statements.versions, &[others], usize::MAX).await?;
+                let found = fetch(&session.client, &session.statements().versions, &[others], usize::MAX).await?;
                 versions.extend(self::versions(&found.rows)?);
             }
             Ok(versions)
@@ -140,7 +135,7 @@ impl Readers {
         &self,
         query: impl Fn(Arc<DatabaseSession>) -> F,
     ) -> Result<T, StoreError> {
-        self.read_from(self.next_in_turn(), query).await
+        self.read_from(self.next.fetch_add(1, Ordering::Relaxed), query).await
     }
 
     async fn read_from<T, F: Future<Output = Result<T, Error>>>(
@@ -161,10 +156,6 @@ impl Readers {
         }
     }
 
-    fn next_in_turn(&self) -> usize {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Returns the session of this connection. While it is not open, returns that of another one, or waits.
     async fn session(&self, first: usize, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
         let connection = |offset: usize| &self.connections[first.wrapping_add(offset) % self.connections.len()];
@@ -177,10 +168,8 @@ impl Readers {
     }
 }
 
-/// Rows of a statement.
 pub(super) struct FoundRows {
     pub(super) rows: Vec<Row>,
-    /// True if there are more rows.
     pub(super) has_more: bool,
 }
 
@@ -269,10 +258,9 @@ impl VersionReader {
         Self { readers: Arc::clone(readers), requests }
     }
 
-    /// Returns the versions of these users; `None` for a user who does not exist.
     pub(super) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
         let begun = spans::begin();
-        let deadline = Instant::now() + self.readers.timeout();
+        let deadline = Instant::now() + self.readers.timeout;
         let (reply, response) = oneshot::channel();
         let request = VersionRequest { users: users.to_vec(), reply };
         let reading = async {

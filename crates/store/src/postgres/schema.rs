@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Error};
 use super::citus::{PlacedTable, place_tables};
 use super::connector::{Connector, Dialect, KEEPALIVES, PLANNER_SETTINGS, SEARCH_PATH, backoff, execute_each};
 use super::error::{DatabaseError, NO_RESPONSE, describe};
-use super::metrics::ConnectionRole;
+use super::metrics::{ConnectionRole, PostgresMetrics};
 use crate::error::OpenError;
 use crate::options::{OpenOptions, SchemaChange, report_migration};
 use crate::url::{PostgresUrl, StoreUrl};
@@ -41,7 +41,6 @@ const MIGRATIONS: &[Migration] = &[
 /// The advisory lock for migrations ("PLNT").
 const LOCK: i64 = 0x504C_4E54;
 
-/// Timeout of the schema check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Timeout for a database that is not reachable yet.
@@ -49,25 +48,50 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of retries after a transient error, such as a lost connection or a deadlock.
 const SCHEMA_RETRIES: u32 = 5;
 
-/// Connects to a database and prepares its schema. Also returns its kind, and true if the schema is new.
-pub(crate) async fn start(
-    connector: &Connector,
-    url: &StoreUrl,
+/// A database whose schema is ready.
+pub(crate) struct Started {
+    pub(super) connector: Connector,
+    pub(crate) client: Client,
+    pub(crate) dialect: Dialect,
+    pub(crate) url: StoreUrl,
+    pub(super) is_new: bool,
+}
+
+/// Connects to a database and prepares its schema.
+pub(super) async fn start(
+    url: &PostgresUrl,
     options: &OpenOptions,
-) -> Result<(Client, Dialect, bool), OpenError> {
+    metrics: &Arc<PostgresMetrics>,
+) -> Result<Started, OpenError> {
+    let store_url = StoreUrl::Postgres(Box::new(url.clone()));
+    let connector = Connector::new(url, options.timeout, metrics);
+    let connector = connector.map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
+    let url = store_url;
     let mut failures = 0;
     loop {
-        let (client, dialect) = connect(connector, url, options.await_server).await?;
-        match prepare(&client, dialect, url, options.schema_change).await {
-            Ok(created) => return Ok((client, dialect, created)),
-            Err(failure) if failure.is_transient && failures < SCHEMA_RETRIES => {
-                tracing::warn!(error = %failure.error, "cannot prepare the schema: retrying");
-                sleep(backoff(failures)).await;
-                failures += 1;
-            }
-            Err(failure) => return Err(failure.error),
+        let (client, dialect) = connect(&connector, &url, options.await_server).await?;
+        let error = match prepare(&client, dialect, &url, options.schema_change).await {
+            Ok(is_new) => return Ok(Started { connector, client, dialect, url, is_new }),
+            Err(SchemaError::Rejected(error)) => return Err(error),
+            Err(SchemaError::Failed(error)) => error,
+        };
+        let explained = explain(&error, &url);
+        if failures == SCHEMA_RETRIES || matches!(DatabaseError::classify(&error), DatabaseError::Permanent(_)) {
+            return Err(explained);
         }
+        tracing::warn!(error = %explained, "cannot prepare the schema: retrying");
+        sleep(backoff(failures)).await;
+        failures += 1;
     }
+}
+
+/// Connects for an operator's command.
+pub(crate) async fn start_command(
+    url: &PostgresUrl,
+    schema_change: SchemaChange,
+    timeout: Duration,
+) -> Result<Started, OpenError> {
+    start(url, &OpenOptions::of_command(schema_change, timeout), &Arc::default()).await
 }
 
 /// Connects. Retries if the server is temporarily unavailable, and with `await_server` also if it is unreachable.
@@ -96,71 +120,33 @@ async fn connect(connector: &Connector, url: &StoreUrl, await_server: bool) -> R
     }
 }
 
-/// Error of preparing a schema.
-struct PrepareError {
-    error: OpenError,
-    /// True if another attempt, on another connection, may succeed.
-    is_transient: bool,
-}
-
 /// Creates or migrates the schema if that is allowed. Returns true if it is new.
-async fn prepare(
-    client: &Client,
-    dialect: Dialect,
-    url: &StoreUrl,
-    change: SchemaChange,
-) -> Result<bool, PrepareError> {
-    let ready = match timeout(CHECK_TIMEOUT, is_change_needed(client, url, change)).await {
-        Ok(Ok(false)) => Ok(false),
-        Ok(Ok(true)) => migrate(client, dialect, url, change).await,
-        Ok(Err(error)) => Err(error),
-        Err(_) => Err(SchemaError::Rejected(OpenError::Unreachable(url.clone(), NO_RESPONSE.to_owned()))),
-    };
-    ready.map_err(|error| match error {
-        SchemaError::Rejected(error) => PrepareError { error, is_transient: false },
-        SchemaError::Failed(error) => PrepareError {
-            error: explain(&error, url),
-            is_transient: !matches!(DatabaseError::classify(&error), DatabaseError::Permanent(_)),
-        },
-    })
+async fn prepare(client: &Client, dialect: Dialect, url: &StoreUrl, change: SchemaChange) -> Result<bool, SchemaError> {
+    let needed = timeout(CHECK_TIMEOUT, is_change_needed(client, url, change)).await;
+    let needed = needed.map_err(|_| OpenError::Unreachable(url.clone(), NO_RESPONSE.to_owned()))??;
+    if needed { migrate(client, dialect, url, change).await } else { Ok(false) }
 }
 
+#[derive(thiserror::Error, Debug)]
+#[error(transparent)]
 enum SchemaError {
-    Rejected(OpenError),
-    Failed(Error),
-}
-
-impl From<Error> for SchemaError {
-    fn from(error: Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<OpenError> for SchemaError {
-    fn from(error: OpenError) -> Self {
-        Self::Rejected(error)
-    }
+    Rejected(#[from] OpenError),
+    Failed(#[from] Error),
 }
 
 fn latest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// Requires UTF-8, because names are stored exactly as sent.
-async fn check_encoding(client: &Client, url: &StoreUrl) -> Result<(), SchemaError> {
-    let row = client.query_one("SHOW server_encoding", &[]).await?;
-    match row.try_get(0)? {
-        "UTF8" => Ok(()),
-        other => Err(SchemaError::Rejected(OpenError::Unfit(
-            url.clone(),
-            format!("its encoding is {other}, which cannot store every name: create one with ENCODING 'UTF8'"),
-        ))),
-    }
-}
-
 /// Returns true if the schema must be created or migrated.
 async fn is_change_needed(client: &Client, url: &StoreUrl, change: SchemaChange) -> Result<bool, SchemaError> {
-    check_encoding(client, url).await?;
+    let row = client.query_one("SHOW server_encoding", &[]).await?;
+    let encoding: &str = row.try_get(0)?;
+    if encoding != "UTF8" {
+        let reason =
+            format!("its encoding is {encoding}, which cannot store every name: create one with ENCODING 'UTF8'");
+        return Err(OpenError::Unfit(url.clone(), reason).into());
+    }
     let (version, oldest) = read_versions(client).await?;
     if oldest > latest() {
         return Err(OpenError::Newer(url.clone(), version, latest()).into());
@@ -205,7 +191,6 @@ async fn begin(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Migrates the schema in one transaction.
 async fn migrate(client: &Client, dialect: Dialect, url: &StoreUrl, change: SchemaChange) -> Result<bool, SchemaError> {
     begin(client).await?;
     // Checked again under the lock, because another node may have created or migrated it.
@@ -265,11 +250,7 @@ pub(crate) async fn distribute(
     shards_per_worker: u32,
     timeout: Duration,
 ) -> Result<Vec<PlacedTable>, OpenError> {
-    let store_url = StoreUrl::Postgres(Box::new(url.clone()));
-    let unfit = |reason: String| OpenError::Unfit(store_url.clone(), reason);
-    let connector = Connector::new(url, timeout, &Arc::default()).map_err(unfit)?;
-    let options = OpenOptions::of_command(SchemaChange::None, timeout);
-    let (client, _, _) = start(&connector, &store_url, &options).await?;
+    let Started { client, url, .. } = start_command(url, SchemaChange::None, timeout).await?;
     let distributing = async {
         if let Some(reason) = missing(&client).await? {
             return Ok(Err(reason));
@@ -284,7 +265,7 @@ pub(crate) async fn distribute(
         Ok(Ok(placed))
     };
     let distributed: Result<_, Error> = distributing.await;
-    distributed.map_err(|error| explain(&error, &store_url))?.map_err(unfit)
+    distributed.map_err(|error| explain(&error, &url))?.map_err(|reason| OpenError::Unfit(url, reason))
 }
 
 /// Sets the number of shards for the open transaction.

@@ -1,7 +1,7 @@
 //! The prepared statements of requests. All of them name their columns, and all statements about plants contain the user id.
 //!
-//! A statement has a second text for Citus (`on_citus`) if Citus rejects the first or executes it on more workers than necessary.
-//! [`Shard::statement`] is the third one, about the tables of a shard.
+//! What a statement has in a comment `/* Citus: … */` is executed on Citus only, which would otherwise execute it on more workers
+//! than necessary. [`Shard::statement`] is another text, about the tables of a shard.
 //!
 //! - `user_id = ANY($1)` selects the shards, and with them the workers. On PostgreSQL it would multiply the look-ups in the index.
 //! - `INSERT … SELECT` takes the user id from a distributed table, so that each worker inserts the rows of its own shards.
@@ -15,49 +15,17 @@ use tokio_postgres::{Client, Error, Row, Statement};
 use super::citus::Shard;
 use super::connector::Dialect;
 
-/// The prepared statements of a connection.
-pub(crate) trait Prepared: Sized + Send + Sync + 'static {
-    const TEXTS: &[StatementText];
-
-    /// Prepares all statements, with these texts, in one round trip.
-    fn prepare_texts(client: &Client, texts: Vec<String>) -> impl Future<Output = Result<Self, Error>> + Send;
-
-    fn prepare(client: &Client, dialect: Dialect) -> impl Future<Output = Result<Self, Error>> + Send {
-        Self::prepare_texts(client, Self::TEXTS.iter().map(|text| text.for_dialect(dialect).to_owned()).collect())
-    }
-
-    /// Prepares the statements for the tables of a shard.
-    fn prepare_for(client: &Client, shard: &Shard) -> impl Future<Output = Result<Self, Error>> + Send {
-        Self::prepare_texts(client, Self::TEXTS.iter().map(|text| shard.statement(text.plain)).collect())
-    }
-}
-
-/// Text of a statement, and another one for Citus where that is necessary.
-pub(crate) struct StatementText {
-    plain: &'static str,
-    citus: Option<&'static str>,
-}
-
-impl StatementText {
-    pub(super) fn for_dialect(&self, dialect: Dialect) -> &'static str {
-        match dialect {
-            Dialect::Postgres => self.plain,
-            Dialect::Citus => self.citus.unwrap_or(self.plain),
-        }
-    }
-}
-
 macro_rules! statements {
-    ($(#[$about:meta])* $set:ident; $($name:ident: $text:literal $(on_citus $citus:literal)? $(not_on_citus)?,)*) => {
-        $(#[$about])*
-        pub(crate) struct $set {
+    ($($name:ident: $text:literal $(not_on_citus)?,)*) => {
+        /// The prepared statements of a connection.
+        pub(crate) struct Statements {
             $(pub(crate) $name: Statement,)*
         }
 
-        impl Prepared for $set {
-            const TEXTS: &[StatementText] =
-                &[$(StatementText { plain: $text, citus: [$(Some($citus),)? None][0] }),*];
+        impl Statements {
+            const TEXTS: &[&str] = &[$($text),*];
 
+            /// Prepares all statements, with these texts, in one round trip.
             async fn prepare_texts(client: &Client, texts: Vec<String>) -> Result<Self, Error> {
                 let mut prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?.into_iter();
                 Ok(Self { $($name: prepared.next().expect("one for each"),)* })
@@ -66,18 +34,24 @@ macro_rules! statements {
     };
 }
 
-statements! {
-    /// Statements of the connection that holds the locks of keys. They use no tables, so they never wait for table locks.
-    LockStatements;
-    lock:
-        "SELECT pg_try_advisory_lock($1)",
-    unlock:
-        "SELECT pg_advisory_unlock($1)",
+impl Statements {
+    pub(crate) async fn prepare(client: &Client, dialect: Dialect) -> Result<Self, Error> {
+        let text = |text: &&str| match dialect {
+            Dialect::Postgres => (*text).to_owned(),
+            Dialect::Citus => text.replace("/* Citus: ", "").replace(" */", ""),
+        };
+        let texts = Self::TEXTS.iter().map(text).collect();
+        Self::prepare_texts(client, texts).await
+    }
+
+    /// Prepares the statements for the tables of a shard.
+    pub(super) async fn prepare_for(client: &Client, shard: &Shard) -> Result<Self, Error> {
+        let texts = Self::TEXTS.iter().map(|text| shard.statement(text)).collect();
+        Self::prepare_texts(client, texts).await
+    }
 }
 
 statements! {
-    /// Statements of connections that read or write.
-    Statements;
     // Each row has the owner's version from the same snapshot.
     list_first:
         "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
@@ -143,24 +117,14 @@ statements! {
     delete:
         "DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
          WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
-         RETURNING plants.user_id, plants.plant_id"
-        on_citus
-        "DELETE FROM plantstore.plants USING unnest($1::bigint[], $2::bigint[]) AS batch (user_id, plant_id)
-         WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id AND plants.user_id = ANY($1::bigint[])
+           /* Citus: AND plants.user_id = ANY($1::bigint[]) */
          RETURNING plants.user_id, plants.plant_id",
     create:
-        "INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
-         SELECT batch.user_id, batch.plant_id, batch.name, batch.tag, collections.version
-         FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
-         JOIN plantstore.collections ON collections.user_id = batch.user_id
-         ON CONFLICT (user_id, plant_id) DO NOTHING
-         RETURNING user_id, plant_id"
-        on_citus
         "INSERT INTO plantstore.plants (user_id, plant_id, name, tag, version)
          SELECT collections.user_id, batch.plant_id, batch.name, batch.tag, collections.version
          FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
          JOIN plantstore.collections ON collections.user_id = batch.user_id
-         WHERE collections.user_id = ANY($1::bigint[])
+         /* Citus: WHERE collections.user_id = ANY($1::bigint[]) */
          ON CONFLICT (user_id, plant_id) DO NOTHING
          RETURNING user_id, plant_id",
     // The version stays that of the creation, by which lists that are being read find the plant.
@@ -168,11 +132,7 @@ statements! {
         "UPDATE plantstore.plants SET name = batch.name, tag = batch.tag
          FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
          WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id
-         RETURNING plants.user_id, plants.plant_id"
-        on_citus
-        "UPDATE plantstore.plants SET name = batch.name, tag = batch.tag
-         FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) AS batch (user_id, plant_id, name, tag)
-         WHERE plants.user_id = batch.user_id AND plants.plant_id = batch.plant_id AND plants.user_id = ANY($1::bigint[])
+           /* Citus: AND plants.user_id = ANY($1::bigint[]) */
          RETURNING plants.user_id, plants.plant_id",
     // The outcomes stored under the keys of a batch. now() is the same in all statements of a transaction. `expires_at + 0`
     // prevents the use of the index on expires_at, whatever the statistics were when the statement was planned.
@@ -180,29 +140,16 @@ statements! {
         "SELECT stored.user_id, stored.key, stored.fingerprint, stored.outcome, stored.message
          FROM unnest($1::bigint[], $2::bytea[]) AS requested (user_id, key)
          JOIN plantstore.idempotency_keys AS stored ON stored.user_id = requested.user_id AND stored.key = requested.key
-         WHERE stored.expires_at + 0 > extract(epoch FROM now())::bigint"
-        on_citus
-        "SELECT stored.user_id, stored.key, stored.fingerprint, stored.outcome, stored.message
-         FROM unnest($1::bigint[], $2::bytea[]) AS requested (user_id, key)
-         JOIN plantstore.idempotency_keys AS stored ON stored.user_id = requested.user_id AND stored.key = requested.key
-         WHERE stored.user_id = ANY($1::bigint[]) AND stored.expires_at + 0 > extract(epoch FROM now())::bigint",
+         WHERE /* Citus: stored.user_id = ANY($1::bigint[]) AND */ stored.expires_at + 0 > extract(epoch FROM now())::bigint",
     // Replaces expired keys. For a key that has not expired the outcome becomes NULL, which violates a constraint and aborts the
     // transaction. The time is that of the new row, because Citus allows no functions here.
     store_keys:
-        "INSERT INTO plantstore.idempotency_keys AS stored (user_id, key, fingerprint, outcome, message, expires_at)
-         SELECT user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
-         FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
-           AS batch (user_id, key, fingerprint, outcome, message)
-         ON CONFLICT (user_id, key) DO UPDATE SET
-           fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
-           outcome = CASE WHEN stored.expires_at <= excluded.expires_at - $6::bigint THEN excluded.outcome END"
-        on_citus
         "INSERT INTO plantstore.idempotency_keys AS stored (user_id, key, fingerprint, outcome, message, expires_at)
          SELECT collections.user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
          FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
            AS batch (user_id, key, fingerprint, outcome, message)
          JOIN plantstore.collections ON collections.user_id = batch.user_id
-         WHERE collections.user_id = ANY($1::bigint[])
+         /* Citus: WHERE collections.user_id = ANY($1::bigint[]) */
          ON CONFLICT (user_id, key) DO UPDATE SET
            fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
            outcome = CASE WHEN stored.expires_at <= excluded.expires_at - $6::bigint THEN excluded.outcome END",

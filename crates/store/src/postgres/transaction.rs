@@ -1,6 +1,7 @@
 //! The statements of the writer's transactions, which are pipelined, and the tables that they use.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -51,7 +52,6 @@ impl WriterRow {
     }
 }
 
-/// A transaction that executes a batch.
 pub(super) struct Transaction<'a> {
     session: &'a DatabaseSession,
     batch: &'a [Job],
@@ -104,7 +104,7 @@ impl<'a> Transaction<'a> {
         batch: &'a [Job],
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let whole = Part { statements: Arc::clone(&session.statements), shard: None };
+        let whole = Part { statements: Arc::clone(session.statements()), shard: None };
         let mut transaction = Self { session, batch, row, timeout, parts: vec![whole], guard: None };
         let shards = shards.get();
         if shards.shards.is_empty() {
@@ -188,8 +188,8 @@ impl<'a> Transaction<'a> {
                 let statements = &part.statements;
                 let (deleted, created, replaced) = join!(
                     query(deletes.any(), client, &statements.delete, deletes.keys()),
-                    query(creates.any(), client, &statements.create, creates.plants()),
-                    query(replacements.any(), client, &statements.replace, replacements.plants()),
+                    query(creates.any(), client, &statements.create, creates.values()),
+                    query(replacements.any(), client, &statements.replace, replacements.values()),
                 );
                 Ok::<_, Error>([deleted?, created?, replaced?])
             }
@@ -211,7 +211,7 @@ impl<'a> Transaction<'a> {
             let statement = &part.statements.store_keys;
             query(key_outcomes.any(), &self.session.client, statement, key_outcomes.values()).await
         });
-        let warnings = self.session.warnings.count();
+        let warnings = self.session.warnings.load(Ordering::Acquire);
         let (stored, committed) = join!(join_all(stored), self.session.client.batch_execute("COMMIT"));
         let stored: Result<Vec<_>, Error> = stored.into_iter().collect();
         match (stored, committed) {
@@ -221,7 +221,7 @@ impl<'a> Transaction<'a> {
             }
             (Err(error), _) if is_rejection(&error) => Err(Some(DatabaseError::classify(&error))),
             // A warning means that a server has not committed yet: a standby, if the wait for it was cancelled, or a worker of Citus.
-            (Ok(_), Ok(())) if self.session.warnings.count() != warnings => Err(None),
+            (Ok(_), Ok(())) if self.session.warnings.load(Ordering::Acquire) != warnings => Err(None),
             (Ok(_), Ok(())) => Ok(()),
             (Ok(_), Err(error)) if certainly_not_committed(&error) => Err(Some(DatabaseError::classify(&error))),
             (Err(_), _) | (_, Err(_)) => Err(None),

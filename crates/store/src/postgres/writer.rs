@@ -22,7 +22,7 @@ use super::batch::{Opening, take_token_uses};
 use super::citus::Shards;
 use super::connection::{DatabaseConnection, DatabaseSession, pause_for_worker};
 use super::connector::{Connector, execute_each};
-use super::error::{DatabaseError, NO_RESPONSE, describe, is_rejection};
+use super::error::{DatabaseError, LOST_DURING_COMMIT, NO_RESPONSE, describe, is_rejection};
 use super::metrics::{ConnectionRole, PostgresMetrics};
 use super::statements::versions;
 use super::transaction::{BEGIN, Executed, Execution, Transaction, WriterRow, begin};
@@ -38,9 +38,8 @@ const SLOW_COMMIT: Duration = Duration::from_millis(2);
 /// Maximum time that a job waits for others to share its commit.
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
-/// Handle of the writer task.
 pub(super) struct Writer {
-    queue: WriteQueue,
+    pub(super) queue: WriteQueue,
     connection: Arc<DatabaseConnection>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -60,10 +59,6 @@ impl Writer {
         };
         let task = tokio::spawn(exit_on_panic(task.run(BatchCollector::new(jobs))));
         Self { queue, connection, task: Mutex::new(Some(task)) }
-    }
-
-    pub(super) fn queue(&self) -> &WriteQueue {
-        &self.queue
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -105,7 +100,6 @@ struct WriterTask {
     timeout: Duration,
     row: WriterRow,
     shards: Arc<Shards>,
-    /// Duration of the last commit.
     took: Duration,
     metrics: Arc<PostgresMetrics>,
 }
@@ -140,7 +134,7 @@ impl WriterTask {
         };
         let recording = async {
             execute_each(&session.client, &[BEGIN, "SET LOCAL synchronous_commit = off"]).await?;
-            session.client.execute(&session.statements.record_token_uses, &[&tokens, &days]).await?;
+            session.client.execute(&session.statements().record_token_uses, &[&tokens, &days]).await?;
             session.client.batch_execute("COMMIT").await
         };
         match timeout(self.timeout, recording).await {
@@ -223,7 +217,7 @@ impl WriterTask {
         tracing::warn!(%error, "commit outcome unknown");
         // The in-doubt commit may still change the row.
         self.row = WriterRow::new(&self.shards);
-        StoreError::OutcomeUnknown("the connection to the database was lost during the commit")
+        StoreError::OutcomeUnknown(LOST_DURING_COMMIT)
     }
 
     async fn attempt(
@@ -305,7 +299,7 @@ impl WriterTask {
         let opening = Opening::of(batch, self.row.id, |_| true);
         let read_commit_id = async {
             begin(session, None, self.timeout).await?;
-            let rows = session.client.query(&session.statements.lock_users, &[&opening.users]).await?;
+            let rows = session.client.query(&session.statements().lock_users, &[&opening.users]).await?;
             session.client.batch_execute("COMMIT").await?;
             Ok(versions(&rows)?.remove(&self.row.id))
         };
@@ -325,11 +319,9 @@ async fn roll_back(session: &DatabaseSession, deadline: Instant) -> Result<(), D
     }
 }
 
-/// Result of one attempt.
 enum AttemptResult {
     /// Committed by this attempt or by the previous one.
     Committed(Executed),
-    /// The commit got no response.
     InDoubt,
     /// The row of the writer does not contain the id of the last acknowledged commit.
     CommitLost,
@@ -340,7 +332,6 @@ enum AttemptResult {
 /// their next write at once: otherwise two halves of them would alternate, each with its own commit.
 struct BatchCollector {
     jobs: mpsc::Receiver<Job>,
-    /// Number of jobs of the last commit.
     last_size: usize,
     /// Time to wait for more jobs.
     pause: Duration,

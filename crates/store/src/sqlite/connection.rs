@@ -38,7 +38,6 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Opens a read-only connection.
 pub(crate) fn connect_reader(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect(path)?;
     connection.pragma_update(None, "query_only", true)?;
@@ -68,12 +67,10 @@ impl RowSource for Row<'_> {
     }
 }
 
-/// Executes a statement, and returns the number of changed rows.
 pub(super) fn execute(connection: &Connection, text: &str, values: &[&dyn Parameter]) -> rusqlite::Result<u64> {
     prepare(connection, text, values)?.raw_execute().map(|changed| changed as u64)
 }
 
-/// Returns the rows of a query.
 pub(super) fn query<T: FromRow>(
     connection: &Connection,
     text: &str,

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::checkpoint::WalMetrics;
 use super::connection::{change_error, connect, connect_reader, describe, execute, query};
-use super::file::{DatabaseFile, checkpoint_if_large};
+use super::file::{DatabaseFile, WalMetrics, checkpoint_if_large};
 use super::schema;
 use super::version_cache::VersionCache;
 use super::writer::Writer;
@@ -21,7 +20,6 @@ use crate::url::StoreUrl;
 use plantstore_telemetry::metrics::Exposition;
 use plantstore_telemetry::spans;
 
-/// The embedded engine.
 pub(crate) struct Sqlite {
     pub(crate) path: PathBuf,
     pub(crate) file: Arc<DatabaseFile>,
@@ -33,10 +31,8 @@ pub(crate) struct Sqlite {
     pub(crate) wal_metrics: Arc<WalMetrics>,
 }
 
-/// Pool of read connections.
 struct Readers {
     idle: Vec<Connection>,
-    /// Maximum number of idle connections.
     idle_max: usize,
 }
 
@@ -114,7 +110,6 @@ impl Sqlite {
         Ok(found)
     }
 
-    /// Returns the rows of a query.
     pub(crate) fn query<T: FromRow>(&self, text: &str, values: &[&dyn Parameter]) -> Result<Vec<T>, StoreError> {
         self.read(|connection| query(connection, text, values))
     }

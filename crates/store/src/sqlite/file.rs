@@ -1,54 +1,71 @@
 //! The database file: checkpoints of its write-ahead log, and detection of a file that was deleted, moved or replaced.
 //!
-//! SQLite's automatic checkpoint is off, because it hides a failed sync. SQLite continues to use the open file after its path
-//! names another one, so all later writes would be lost at the next start. Therefore the device and inode of the path are
-//! compared with those of the open file: after every commit, before it is acknowledged, and periodically by the checkpoint thread.
+//! SQLite's automatic checkpoint is off, because it hides a failed sync. A thread copies the WAL into the database while the writer
+//! continues. Under constant load it never copies all of it, and only a fully copied WAL can be reset. Past [`WAL_LIMIT_FRAMES`] the
+//! writer itself copies the rest and resets the WAL.
+//!
+//! SQLite continues to use the open file after its path names another one, so all later writes would be lost at the next start.
+//! Therefore the device and inode of the path are compared with those of the open file: after every commit, before it is
+//! acknowledged, and periodically by the checkpoint thread.
 
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
-use super::connection::{BUSY_TIMEOUT, describe, exit_after_failed_sync, exit_process};
+use super::connection::{BUSY_TIMEOUT, DISK_ADVICE, connect, describe, exit_after_failed_sync, exit_process};
 use crate::error::StoreError;
+use plantstore_telemetry::metrics::{Exposition, Gauge, Histogram, TIMES};
 
 /// Mode of a file that its group or all users can write to.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Number of pending frames (4 KiB each) past which a checkpoint runs: 4 MiB.
-pub(super) const CHECKPOINT_FRAMES: i64 = 1_024;
+const CHECKPOINT_FRAMES: i64 = 1_024;
+/// Bytes of a frame: a page and its header.
+const FRAME_BYTES: i64 = 4_096 + 24;
+/// Number of frames past which the writer resets the WAL: 32 MiB.
+const WAL_LIMIT_FRAMES: i64 = 8_192;
+/// Size to which the file is truncated after a reset, in bytes.
+const WAL_FILE_LIMIT: i64 = WAL_LIMIT_FRAMES * 4_096 * 2;
+/// Delay before the next attempt after a blocked reset.
+const RESET_PAUSE: Duration = Duration::from_secs(1);
+/// Interval at which the database file is checked while nothing is written.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Timeout of a reset for readers, which are short unless they belong to another program.
 const RESET_TIMEOUT: Duration = Duration::from_millis(20);
 /// Timeout for readers and other writers when the WAL is truncated before the process exits.
 const TRUNCATE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Only reports the state of the WAL.
-pub(super) const NOOP: &str = "PRAGMA wal_checkpoint(NOOP)";
+const NOOP: &str = "PRAGMA wal_checkpoint(NOOP)";
 /// Copies as many frames as possible without blocking.
-pub(super) const PASSIVE: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+const PASSIVE: &str = "PRAGMA wal_checkpoint(PASSIVE)";
 /// Copies all frames and resets the WAL.
 const RESTART: &str = "PRAGMA wal_checkpoint(RESTART)";
 /// Copies all frames and truncates the WAL to zero bytes.
 const TRUNCATE: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 
-/// State of the WAL, in frames.
-pub(super) struct WalState {
+struct WalState {
     busy: bool,
-    pub(super) frames: i64,
-    pub(super) copied: i64,
+    frames: i64,
+    copied: i64,
 }
 
 impl WalState {
     /// Returns the number of frames that are not in the database yet.
-    pub(super) fn pending(&self) -> i64 {
+    fn pending(&self) -> i64 {
         self.frames - self.copied
     }
 }
 
-pub(super) fn checkpoint(connection: &Connection, pragma: &str) -> Option<WalState> {
+fn checkpoint(connection: &Connection, pragma: &str) -> Option<WalState> {
     let found = connection.prepare_cached(pragma).and_then(|mut statement| {
         statement.query_row([], |row| Ok(WalState { busy: row.get(0)?, frames: row.get(1)?, copied: row.get(2)? }))
     });
@@ -71,7 +88,7 @@ pub(super) fn checkpoint_if_large(connection: &Connection) {
 }
 
 /// Truncates the WAL, unless another connection blocks that.
-pub(super) fn truncate(connection: &Connection) {
+fn truncate(connection: &Connection) {
     let _ = connection.busy_timeout(TRUNCATE_TIMEOUT);
     if checkpoint(connection, TRUNCATE).is_none_or(|wal| wal.busy) {
         tracing::error!("cannot truncate the write-ahead log: remove it before another file is used in this place");
@@ -79,7 +96,7 @@ pub(super) fn truncate(connection: &Connection) {
 }
 
 /// Resets the WAL. Returns true if another connection blocked that.
-pub(super) fn reset(writer: &Connection) -> bool {
+fn reset(writer: &Connection) -> bool {
     let timeout = writer.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
     let _ = writer.busy_timeout(RESET_TIMEOUT);
     let found = checkpoint(writer, RESTART);
@@ -95,6 +112,119 @@ pub(super) fn reset(writer: &Connection) -> bool {
         }
         Some(_) => false,
         None => true,
+    }
+}
+
+/// The writer's handle on the checkpointing thread.
+pub(crate) struct Checkpointer {
+    /// Set until this is dropped.
+    wake: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+    not_before: Option<Instant>,
+    metrics: Arc<WalMetrics>,
+}
+
+impl Checkpointer {
+    /// Starts the thread that runs the checkpoints for the writer's connection.
+    pub(crate) fn start(
+        path: &Path,
+        file: &Arc<DatabaseFile>,
+        writer: &Connection,
+        metrics: &Arc<WalMetrics>,
+    ) -> rusqlite::Result<Self> {
+        writer.pragma_update(None, "journal_size_limit", WAL_FILE_LIMIT)?;
+        let connection = connect(path)?;
+        let (wake, woken) = sync_channel(1);
+        let file = Arc::clone(file);
+        let counted = Arc::clone(metrics);
+        let thread = thread::Builder::new()
+            .name("checkpoint".to_owned())
+            .spawn(move || run(&connection, &woken, &file, &counted))
+            .unwrap_or_else(|error| {
+                exit_process("cannot start the checkpoint thread", &error.to_string(), DISK_ADVICE)
+            });
+        Ok(Self { wake: Some(wake), thread: Some(thread), not_before: None, metrics: Arc::clone(metrics) })
+    }
+
+    /// Checks the size of the WAL. The writer calls this between two transactions.
+    pub(crate) fn after_commit(&mut self, writer: &Connection) {
+        let Some(wal) = checkpoint(writer, NOOP) else { return };
+        self.metrics.bytes.set(wal.frames * FRAME_BYTES);
+        self.metrics.pending_bytes.set(wal.pending() * FRAME_BYTES);
+        if wal.pending() > CHECKPOINT_FRAMES {
+            // A full channel means that the thread is already woken.
+            let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+        }
+        let due = self.not_before.is_none_or(|not_before| Instant::now() >= not_before);
+        if wal.frames > WAL_LIMIT_FRAMES && due {
+            let begun = Instant::now();
+            let blocked = reset(writer);
+            self.metrics.restart_checkpoints.time(begun.elapsed());
+            self.not_before = blocked.then(|| Instant::now() + RESET_PAUSE);
+        }
+    }
+}
+
+impl Drop for Checkpointer {
+    /// Ends the thread, and waits until its connection is closed.
+    fn drop(&mut self) {
+        self.wake = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn run(connection: &Connection, woken: &Receiver<()>, file: &DatabaseFile, metrics: &WalMetrics) {
+    loop {
+        match woken.recv_timeout(FILE_CHECK_INTERVAL) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                // An error is retried at the next interval.
+                let _ = file.verify_or_exit(connection);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let begun = Instant::now();
+        if let Some(wal) = checkpoint(connection, PASSIVE) {
+            metrics.pending_bytes.set(wal.pending() * FRAME_BYTES);
+        }
+        metrics.passive_checkpoints.time(begun.elapsed());
+    }
+}
+
+pub(crate) struct WalMetrics {
+    passive_checkpoints: Histogram,
+    restart_checkpoints: Histogram,
+    bytes: Gauge,
+    pending_bytes: Gauge,
+}
+
+impl Default for WalMetrics {
+    fn default() -> Self {
+        Self {
+            passive_checkpoints: Histogram::new(&TIMES),
+            restart_checkpoints: Histogram::new(&TIMES),
+            bytes: Gauge::default(),
+            pending_bytes: Gauge::default(),
+        }
+    }
+}
+
+impl WalMetrics {
+    pub(super) fn write(&self, exposition: &mut Exposition) {
+        exposition
+            .histogram(
+                "plantstore_checkpoint_duration_seconds",
+                "Duration of checkpoints, by mode; a restart blocks writes.",
+            )
+            .distribution(&[("mode", "passive".into())], &self.passive_checkpoints)
+            .distribution(&[("mode", "restart".into())], &self.restart_checkpoints);
+        exposition
+            .gauge("plantstore_wal_bytes", "Size of the WAL after the last commit.")
+            .sample(&[], self.bytes.get());
+        exposition
+            .gauge("plantstore_wal_pending_bytes", "Part of the WAL that is not yet checkpointed.")
+            .sample(&[], self.pending_bytes.get());
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::connection::{connect, connect_reader, describe};
 use crate::error::OpenError;
@@ -59,16 +59,14 @@ pub(super) fn prepare(path: &Path, change: SchemaChange) -> Result<bool, OpenErr
         let connected = connect(path).map_err(SchemaError::from);
         match connected.and_then(|mut connection| migrate(&mut connection, &url, change)) {
             // SQLite does not wait when another process is preparing the same file.
-            Err(SchemaError::Failed(error)) if is_locked(&error) && begun.elapsed() < LOCKED_TIMEOUT => {
+            Err(SchemaError::Failed(error))
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && begun.elapsed() < LOCKED_TIMEOUT =>
+            {
                 thread::park_timeout(RETRY_PAUSE);
             }
             prepared => return prepared.map_err(|error| error.into_open_error(&url)),
         }
     }
-}
-
-fn is_locked(error: &rusqlite::Error) -> bool {
-    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
 }
 
 /// A file of this or an earlier release, open for reading.
@@ -99,7 +97,6 @@ impl ExaminedFile {
         }
     }
 
-    /// Fails if the file does not have the current schema.
     pub(crate) fn check_current(&self) -> Result<(), OpenError> {
         SchemaChange::None.is_needed(&self.url, self.schema, latest()).map(drop)
     }
@@ -148,28 +145,18 @@ pub(crate) fn create(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Error of preparing or examining a schema.
+#[derive(thiserror::Error, Debug)]
+#[error(transparent)]
 enum SchemaError {
-    Rejected(OpenError),
-    Failed(rusqlite::Error),
-}
-
-impl From<rusqlite::Error> for SchemaError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Failed(error)
-    }
-}
-
-impl From<OpenError> for SchemaError {
-    fn from(error: OpenError) -> Self {
-        Self::Rejected(error)
-    }
+    Rejected(#[from] OpenError),
+    Failed(#[from] rusqlite::Error),
 }
 
 impl SchemaError {
     fn into_open_error(self, url: &StoreUrl) -> OpenError {
         match self {
             Self::Rejected(error) => error,
-            Self::Failed(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+            Self::Failed(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
                 OpenError::NotPlantstore(url.clone(), "it is not an SQLite database".to_owned())
             }
             Self::Failed(error) => OpenError::Unusable(url.clone(), describe(&error)),
@@ -211,7 +198,6 @@ fn migrate(connection: &mut Connection, url: &StoreUrl, change: SchemaChange) ->
     Ok(found == 0)
 }
 
-/// Stores the application id and the schema version.
 fn write_header(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", latest())
@@ -222,7 +208,7 @@ fn is_writable(connection: &mut Connection) -> rusqlite::Result<bool> {
     // Without waiting: a lock that another process holds shows that the file is writable.
     connection.busy_timeout(Duration::ZERO)?;
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-    Ok(!begun.is_err_and(|error| error.sqlite_error_code() == Some(rusqlite::ErrorCode::ReadOnly)))
+    Ok(!begun.is_err_and(|error| error.sqlite_error_code() == Some(ErrorCode::ReadOnly)))
 }
 
 /// Returns the schema version of the file: 0 if it is empty. In a transaction, because another process may create the

@@ -11,9 +11,8 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use tokio::sync::{MutexGuard, mpsc, oneshot};
 
-use super::checkpoint::{Checkpointer, WalMetrics};
 use super::connection::{DISK_ADVICE, change_error, connect_writer, exit_process};
-use super::file::DatabaseFile;
+use super::file::{Checkpointer, DatabaseFile, WalMetrics};
 use crate::error::StoreError;
 use crate::metrics::WriteMetrics;
 use crate::options::OpenOptions;

@@ -5,13 +5,14 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::export::{Digest, TableHasher};
+use super::export::{Digest, RowHasher};
 use super::snapshot::{LastIds, Selection, Snapshot, TransferProgress};
 use super::table::{Chunk, PLANTS, Table};
 use super::{postgres, sqlite};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::options::SchemaChange;
 use crate::sqlite::ExaminedFile;
+use crate::store::dispatch;
 use crate::url::StoreUrl;
 
 impl Snapshot {
@@ -31,16 +32,6 @@ impl Snapshot {
     pub fn open_backup(file: &Path) -> Result<Self, OpenError> {
         sqlite::snapshot(ExaminedFile::open(file)?, Selection::Everything)
     }
-}
-
-/// Evaluates an expression on the target of either engine.
-macro_rules! dispatch {
-    ($value:expr, $target:ident => $call:expr) => {
-        match $value {
-            Self::Sqlite($target) => $call,
-            Self::Postgres($target) => $call,
-        }
-    };
 }
 
 /// A new store that receives the rows of another one, including ids and versions. It is invisible until it is finished. Dropping it
@@ -64,17 +55,17 @@ impl RestoreTarget {
     }
 
     async fn put(&mut self, chunk: &Chunk) -> Result<(), StoreError> {
-        dispatch!(self, target => target.put(chunk).await)
+        dispatch!(Self: self, target => target.put(chunk).await)
     }
 
     /// Reads the contents back. No more chunks can be stored afterwards.
     async fn contents(&mut self, last_ids: LastIds) -> Result<Snapshot, StoreError> {
-        dispatch!(self, target => target.contents(last_ids).await)
+        dispatch!(Self: self, target => target.contents(last_ids).await)
     }
 
     /// Makes the store visible and durable.
     async fn finish(self) -> Result<(), RestoreError> {
-        dispatch!(self, target => target.finish().await)
+        dispatch!(Self: self, target => target.finish().await)
     }
 }
 
@@ -96,13 +87,12 @@ pub async fn copy(
     mut progress: impl FnMut(TransferProgress),
 ) -> Result<ContentDigest, CopyError> {
     let source = from.start().await.map_err(CopyError::Source)?;
-    let invalid = |row| CopyError::Source(StoreError::BadRow(row));
-    source.last_ids.check().map_err(invalid)?;
+    source.last_ids.check().map_err(CopyError::Source)?;
     // Reading back counts as the second half.
     let whole = source.plants.saturating_mul(2);
     let mut sent = ContentHasher::new(source.last_ids);
     while let Some(chunk) = from.next().await.map_err(CopyError::Source)? {
-        chunk.check().map_err(invalid)?;
+        chunk.check().map_err(CopyError::Source)?;
         sent.add(&chunk);
         to.put(&chunk).await.map_err(RestoreError::Store)?;
         progress(TransferProgress::of(sent.plants(), sent.plants(), whole));
@@ -158,14 +148,14 @@ impl fmt::Display for ContentDigest {
 
 /// Computes a [`ContentDigest`] from chunks.
 struct ContentHasher {
-    tables: [TableHasher; Table::ALL.len()],
-    versions: TableHasher,
+    tables: [RowHasher; Table::ALL.len()],
+    versions: RowHasher,
     last_ids: LastIds,
 }
 
 impl ContentHasher {
     fn new(last_ids: LastIds) -> Self {
-        Self { tables: Default::default(), versions: TableHasher::default(), last_ids }
+        Self { tables: Default::default(), versions: RowHasher::default(), last_ids }
     }
 
     fn add(&mut self, chunk: &Chunk) {

@@ -11,7 +11,6 @@ use super::table::{Cell, Chunk, PLANTS};
 use crate::error::StoreError;
 use plantstore_model::text::Hex;
 
-/// Result of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportSummary {
     pub plants: u64,
@@ -23,7 +22,6 @@ pub struct ExportSummary {
     pub digest: Digest,
 }
 
-/// Errors of an export.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     #[error("reading failed")]
@@ -42,8 +40,8 @@ pub async fn export(
     let start = from.start().await?;
     let mut lines = LineWriter::new(output);
     while let Some(chunk) = from.next().await? {
-        lines.write(chunk.rows().map(PlantLine::of))?;
-        progress(TransferProgress::of(lines.plants, lines.plants, start.plants));
+        let plants = lines.write(chunk.rows().map(PlantLine::of))?;
+        progress(TransferProgress::of(plants, plants, start.plants));
     }
     Ok(ExportSummary { users: start.users, ..lines.finish()? })
 }
@@ -51,39 +49,33 @@ pub async fn export(
 /// Writes lines of plants, counts them and computes their digest.
 pub struct LineWriter<'a, W> {
     output: &'a mut W,
-    hash: Sha256,
-    buffer: Vec<u8>,
-    plants: u64,
+    lines: RowHasher,
     owners: u64,
     last_owner: String,
 }
 
 impl<'a, W: Write> LineWriter<'a, W> {
     pub fn new(output: &'a mut W) -> Self {
-        Self { output, hash: Sha256::new(), buffer: Vec::new(), plants: 0, owners: 0, last_owner: String::new() }
+        Self { output, lines: RowHasher::default(), owners: 0, last_owner: String::new() }
     }
 
-    /// Writes some plants. Those of an owner must be consecutive.
+    /// Writes some plants, and returns the number of all so far. Those of an owner must be consecutive.
     pub fn write<'p>(&mut self, plants: impl Iterator<Item = PlantLine<'p>>) -> Result<u64, ExportError> {
-        self.buffer.clear();
-        for plant in plants {
+        let lines = self.lines.add_lines(plants.inspect(|plant| {
             if plant.owner != self.last_owner {
                 plant.owner.clone_into(&mut self.last_owner);
                 self.owners += 1;
             }
-            self.plants += 1;
-            plant.append_to(&mut self.buffer);
-        }
-        self.hash.update(&self.buffer);
-        self.output.write_all(&self.buffer)?;
-        Ok(self.plants)
+        }));
+        self.output.write_all(lines)?;
+        Ok(self.lines.rows)
     }
 
     /// Returns the summary of all lines. Its users are those with plants.
     pub fn finish(self) -> Result<ExportSummary, ExportError> {
         self.output.flush()?;
-        let digest = Digest(self.hash.finalize().into());
-        Ok(ExportSummary { plants: self.plants, owners: self.owners, users: self.owners, digest })
+        let Self { lines, owners, .. } = self;
+        Ok(ExportSummary { plants: lines.rows, owners, users: owners, digest: lines.finish() })
     }
 }
 
@@ -106,11 +98,6 @@ impl<'a> PlantLine<'a> {
             tag: row[4].text(),
         }
     }
-
-    fn append_to(&self, buffer: &mut Vec<u8>) {
-        serde_json::to_writer(&mut *buffer, self).expect("serialization to memory succeeds");
-        buffer.push(b'\n');
-    }
 }
 
 /// A SHA-256 digest, displayed in hexadecimal.
@@ -125,37 +112,43 @@ impl fmt::Display for Digest {
 
 /// Incremental digest of rows, with a buffer for those that are added next.
 #[derive(Default)]
-pub(super) struct TableHasher {
+pub(super) struct RowHasher {
     pub(super) rows: u64,
     hash: Sha256,
     buffer: Vec<u8>,
 }
 
-impl TableHasher {
-    /// Adds rows, and returns the bytes that represent them: for plants, their lines in an export.
-    pub(super) fn add(&mut self, chunk: &Chunk) -> &[u8] {
-        if chunk.table.name != PLANTS.name {
-            return self.add_values(chunk, |row| row);
+impl RowHasher {
+    /// Adds rows: plants as their lines in an export, others with all their values.
+    pub(super) fn add(&mut self, chunk: &Chunk) {
+        if chunk.table.name == PLANTS.name {
+            self.add_lines(chunk.rows().map(PlantLine::of));
+        } else {
+            self.add_values(chunk, |row| row);
         }
-        self.buffer.clear();
-        for row in chunk.rows() {
-            PlantLine::of(row).append_to(&mut self.buffer);
-        }
-        self.hash_buffer(chunk)
     }
 
-    pub(super) fn add_values(&mut self, chunk: &Chunk, values: fn(&[Cell]) -> &[Cell]) -> &[u8] {
+    /// Adds lines of plants, and returns their text.
+    fn add_lines<'p>(&mut self, plants: impl Iterator<Item = PlantLine<'p>>) -> &[u8] {
         self.buffer.clear();
-        for cell in chunk.rows().flat_map(values) {
-            cell.write(&mut self.buffer);
+        for plant in plants {
+            self.rows += 1;
+            serde_json::to_writer(&mut self.buffer, &plant).expect("serialization to memory succeeds");
+            self.buffer.push(b'\n');
         }
-        self.hash_buffer(chunk)
-    }
-
-    fn hash_buffer(&mut self, chunk: &Chunk) -> &[u8] {
-        self.rows += chunk.rows().len() as u64;
         self.hash.update(&self.buffer);
         &self.buffer
+    }
+
+    pub(super) fn add_values(&mut self, chunk: &Chunk, values: fn(&[Cell]) -> &[Cell]) {
+        self.buffer.clear();
+        for row in chunk.rows() {
+            self.rows += 1;
+            for cell in values(row) {
+                cell.write(&mut self.buffer);
+            }
+        }
+        self.hash.update(&self.buffer);
     }
 
     pub(super) fn finish(self) -> Digest {

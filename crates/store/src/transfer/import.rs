@@ -14,7 +14,7 @@ use super::line::{ImportOutcome, ImportResult, ImportRow, LineReader, OnDuplicat
 use super::snapshot::TransferProgress;
 use super::{postgres, sqlite};
 use crate::error::StoreError;
-use crate::store::{Database, Store};
+use crate::store::{Database, Store, dispatch};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserName;
 
@@ -60,7 +60,6 @@ pub enum ImportEvent<'a> {
     },
 }
 
-/// Result of an import.
 #[derive(Debug, Default)]
 pub struct ImportSummary {
     /// Stored plants; valid plants if nothing is stored.
@@ -93,10 +92,7 @@ impl Importer {
     /// Stores a batch in one commit, and creates missing users. Users whose lists change get new versions. The primary key
     /// of the table alone detects duplicate ids. The first one ends the batch with [`OnDuplicate::Stop`].
     async fn put(&mut self, batch: &[ImportRow], on_duplicate: OnDuplicate) -> Result<ImportResult, StoreError> {
-        match self {
-            Self::Sqlite(importer) => importer.put(batch, on_duplicate).await,
-            Self::Postgres(importer) => importer.put(batch, on_duplicate).await,
-        }
+        dispatch!(Self: self, importer => importer.put(batch, on_duplicate).await)
     }
 }
 
@@ -127,87 +123,63 @@ pub async fn check(
 pub async fn import_with(
     input: ImportInput<impl BufRead + Send + 'static>,
     interrupted: impl Future<Output = ()>,
-    on_event: impl FnMut(ImportEvent<'_>),
-    store: impl AsyncFnMut(&[ImportRow]) -> Result<ImportResult, StoreError>,
+    mut on_event: impl FnMut(ImportEvent<'_>),
+    mut store: impl AsyncFnMut(&[ImportRow]) -> Result<ImportResult, StoreError>,
 ) -> ImportSummary {
-    let summary = ImportSummary { through: input.from_line.saturating_sub(1), ..ImportSummary::default() };
-    let import = Import { store, size: input.size.unwrap_or(0), summary, on_event };
-    import.run(parse(input), interrupted).await
-}
-
-struct Import<S, F> {
-    store: S,
-    size: u64,
-    summary: ImportSummary,
-    on_event: F,
-}
-
-impl<S, F> Import<S, F>
-where
-    S: AsyncFnMut(&[ImportRow]) -> Result<ImportResult, StoreError>,
-    F: FnMut(ImportEvent<'_>),
-{
-    async fn run(
-        mut self,
-        mut parsed: mpsc::Receiver<ParserOutput>,
-        interrupted: impl Future<Output = ()>,
-    ) -> ImportSummary {
-        let mut interrupted = pin!(interrupted);
-        loop {
-            // Checked between two batches only, so that a batch is always stored completely.
-            let next = tokio::select! {
-                biased;
-                () = &mut interrupted => Err(StopReason::Interrupted),
-                next = parsed.recv() => Ok(next),
-            };
-            let stored = match next {
-                Ok(None) => return self.summary,
-                Ok(Some(ParserOutput::Batch(batch))) => self.store(batch).await,
-                Ok(Some(ParserOutput::Fault(line, reason))) => {
-                    self.report_fault(line, &reason);
-                    Ok(())
-                }
-                Ok(Some(ParserOutput::End(reason))) | Err(reason) => Err(reason),
-            };
-            if let Err(reason) = stored {
-                self.summary.stop = Some(reason);
-                return self.summary;
+    let size = input.size.unwrap_or(0);
+    let mut summary = ImportSummary { through: input.from_line.saturating_sub(1), ..ImportSummary::default() };
+    let mut parsed = parse(input);
+    let mut interrupted = pin!(interrupted);
+    loop {
+        // Checked between two batches only, so that a batch is always stored completely.
+        let next = tokio::select! {
+            biased;
+            () = &mut interrupted => Some(ParserOutput::End(StopReason::Interrupted)),
+            next = parsed.recv() => next,
+        };
+        let stop = match next {
+            None => return summary,
+            Some(ParserOutput::End(reason)) => Some(reason),
+            Some(ParserOutput::Fault(line, reason)) => {
+                summary.faulty += 1;
+                summary.stop = Some(StopReason::Faults);
+                on_event(ImportEvent::Fault { line, reason: &reason });
+                None
             }
+            Some(ParserOutput::Batch(batch)) => match store(&batch.rows).await {
+                Ok(result) => {
+                    summary.count(&batch.rows, &result, &mut on_event);
+                    let plants = summary.stored + summary.same + summary.different;
+                    on_event(ImportEvent::Progress(TransferProgress::of(plants, batch.bytes, size)));
+                    result.stop
+                }
+                Err(error) => Some(StopReason::Store(error)),
+            },
+        };
+        if stop.is_some() {
+            return ImportSummary { stop, ..summary };
         }
     }
+}
 
-    async fn store(&mut self, batch: Batch) -> Result<(), StopReason> {
-        let result = (self.store)(&batch.rows).await?;
-        self.summary.new_users += result.new_users;
-        self.count(&batch.rows, &result.outcomes);
-        let ImportSummary { stored, same, different, .. } = self.summary;
-        let progress = TransferProgress::of(stored + same + different, batch.bytes, self.size);
-        (self.on_event)(ImportEvent::Progress(progress));
-        result.stop.map_or(Ok(()), Err)
-    }
-
-    fn count(&mut self, rows: &[ImportRow], outcomes: &[ImportOutcome]) {
+impl ImportSummary {
+    fn count(&mut self, rows: &[ImportRow], result: &ImportResult, on_event: &mut impl FnMut(ImportEvent<'_>)) {
+        self.new_users += result.new_users;
         let mut all_known = true;
-        for (ImportRow { line, owner, plant }, outcome) in rows.iter().zip(outcomes) {
+        for (ImportRow { line, owner, plant }, outcome) in rows.iter().zip(&result.outcomes) {
             match outcome {
-                ImportOutcome::Stored => self.summary.stored += 1,
-                ImportOutcome::Same => self.summary.same += 1,
+                ImportOutcome::Stored => self.stored += 1,
+                ImportOutcome::Same => self.same += 1,
                 ImportOutcome::Different => {
-                    self.summary.different += 1;
-                    (self.on_event)(ImportEvent::Skipped { line: *line, owner, id: plant.id });
+                    self.different += 1;
+                    on_event(ImportEvent::Skipped { line: *line, owner, id: plant.id });
                 }
                 ImportOutcome::Unknown => all_known = false,
             }
             if all_known {
-                self.summary.through = *line;
+                self.through = *line;
             }
         }
-    }
-
-    fn report_fault(&mut self, line: u64, reason: &str) {
-        self.summary.faulty += 1;
-        self.summary.stop = Some(StopReason::Faults);
-        (self.on_event)(ImportEvent::Fault { line, reason });
     }
 }
 
@@ -248,7 +220,6 @@ impl Target<'_> {
     }
 }
 
-/// Valid lines.
 #[derive(Default)]
 struct Batch {
     rows: Vec<ImportRow>,

@@ -11,7 +11,6 @@ use plantstore_model::body::BodyError;
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::user::UserName;
 
-/// A plant to import.
 #[derive(Clone, Debug)]
 pub struct ImportRow {
     /// Number of the line, from 1.
@@ -47,7 +46,6 @@ pub enum ImportOutcome {
     Unknown,
 }
 
-/// Result of a batch.
 #[derive(Debug, Default)]
 pub struct ImportResult {
     /// One per plant, in order; fewer if the import stops. If a duplicate id stops a batch in a store, its outcome is the last.
@@ -79,12 +77,6 @@ pub enum StopReason {
     },
     Input(io::Error),
     Interrupted,
-}
-
-impl From<StoreError> for StopReason {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
 }
 
 pub(super) struct LineReader {

@@ -1,6 +1,6 @@
 //! Snapshot of a database, restore into an empty database, and import.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,20 +13,19 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use super::line::{ImportOutcome, ImportResult, ImportRow, OnDuplicate};
-use super::snapshot::{LastIds, Selection, Snapshot, SnapshotMessage, SnapshotSender, SnapshotStart};
+use super::snapshot::{LastIds, Selection, Snapshot, SnapshotMessage, SnapshotSender, SnapshotStart, closed};
 use super::table::{Cell, Chunk, Column, PLANTS, Table, USERS, names};
 use crate::error::{OpenError, RestoreError, StoreError};
-use crate::options::{OpenOptions, SchemaChange};
+use crate::options::SchemaChange;
 use crate::postgres::{
-    AdminConnection, Connector, Dialect, NO_RESPONSE, Postgres, Prepared, Statements, changed_plants, describe,
-    execute_each, get, start, wait_for_response,
+    AdminConnection, NO_RESPONSE, PlantColumns, Postgres, Started, Statements, changed_plants, describe, execute_each,
+    get, start_command, wait_for_response,
 };
-use crate::url::{PostgresUrl, StoreUrl};
+use crate::url::PostgresUrl;
 use plantstore_model::plant::Tag;
 
 /// Timeout for the next row. The database may have to sort the rows first.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(600);
-const LOST_DURING_COMMIT: &str = "the connection to the database was lost during the commit";
 /// The version of a user is in another table.
 const USERS_WITH_VERSIONS: &str = "users LEFT JOIN collections ON collections.user_id = users.user_id
     WHERE CAST($1 AS text) IS NULL OR users.name = $1";
@@ -37,26 +36,12 @@ pub(super) async fn snapshot(
     selection: Selection,
     timeout: Duration,
 ) -> Result<Snapshot, OpenError> {
-    let (client, _, store_url) = connect(url, SchemaChange::None, timeout).await?;
+    let Started { client, url, .. } = start_command(url, SchemaChange::None, timeout).await?;
     let begun =
         tokio::time::timeout(timeout, client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await;
-    let begun = begun.map_err(|_| OpenError::Unreachable(store_url.clone(), NO_RESPONSE.to_owned()))?;
-    begun.map_err(|error| OpenError::Unreachable(store_url, describe(&error)))?;
+    let begun = begun.map_err(|_| OpenError::Unreachable(url.clone(), NO_RESPONSE.to_owned()))?;
+    begun.map_err(|error| OpenError::Unreachable(url, describe(&error)))?;
     Ok(read(Arc::new(client), selection))
-}
-
-/// Opens a connection to a database with the current schema.
-async fn connect(
-    url: &PostgresUrl,
-    schema_change: SchemaChange,
-    timeout: Duration,
-) -> Result<(Client, Dialect, StoreUrl), OpenError> {
-    let store_url = StoreUrl::Postgres(Box::new(url.clone()));
-    let connector =
-        Connector::new(url, timeout, &Arc::default()).map_err(|reason| OpenError::Unfit(store_url.clone(), reason))?;
-    let options = OpenOptions::of_command(schema_change, timeout);
-    let (client, dialect, _) = start(&connector, &store_url, &options).await?;
-    Ok((client, dialect, store_url))
 }
 
 /// Starts a snapshot in the open transaction of this connection.
@@ -87,7 +72,7 @@ impl SnapshotReader {
         if self.selection == Selection::Everything {
             start.last_ids = self.last_ids().await?;
         }
-        self.sender.send(Ok(SnapshotMessage::Start(start))).await?;
+        self.send(SnapshotMessage::Start(start)).await?;
         for table in self.selection.tables() {
             self.send_rows(table).await?;
         }
@@ -135,12 +120,16 @@ impl SnapshotReader {
         pin_mut!(found);
         let mut chunk = Chunk::new(table);
         while let Some(row) = wait_for(found.try_next()).await? {
-            chunk.read(|index, column| cell(&row, index, column)).map_err(StoreError::BadRow)?;
+            chunk.read(|index, column| cell(&row, index, column))?;
             if let Some(full) = chunk.take_full() {
-                self.sender.send(Ok(SnapshotMessage::Rows(full))).await?;
+                self.send(SnapshotMessage::Rows(full)).await?;
             }
         }
-        self.sender.send(Ok(SnapshotMessage::Rows(chunk))).await
+        self.send(SnapshotMessage::Rows(chunk)).await
+    }
+
+    async fn send(&self, message: SnapshotMessage) -> Result<(), StoreError> {
+        self.sender.send(Ok(message)).await.map_err(|_| closed())
     }
 }
 
@@ -179,15 +168,15 @@ impl RestoreTarget {
         const OCCUPIED: &str = "
             SELECT EXISTS (SELECT 1 FROM plantstore.users),
               EXISTS (SELECT 1 FROM plantstore.plants) OR EXISTS (SELECT 1 FROM plantstore.departed_users)";
-        let (client, dialect, store_url) = connect(url, schema_change, timeout).await?;
+        let Started { client, dialect, url, .. } = start_command(url, schema_change, timeout).await?;
         let connection = AdminConnection::new(client, dialect, timeout);
         connection.wait_for(execute_each(&connection.client, LOCK)).await?;
         let row = connection.wait_for(connection.client.query_one(OCCUPIED, &[])).await?;
         if get(&row, 0)? {
-            return Err(RestoreError::Occupied(store_url, "users"));
+            return Err(RestoreError::Occupied(url, "users"));
         }
         if get(&row, 1)? {
-            return Err(RestoreError::Occupied(store_url, "plants of deleted users"));
+            return Err(RestoreError::Occupied(url, "plants of deleted users"));
         }
         Ok(Self { connection })
     }
@@ -219,7 +208,7 @@ impl RestoreTarget {
     }
 
     pub(super) async fn finish(self) -> Result<(), RestoreError> {
-        Ok(self.connection.commit(LOST_DURING_COMMIT).await?)
+        Ok(self.connection.commit().await?)
     }
 }
 
@@ -261,7 +250,7 @@ impl Importer {
             let mut imported = self.attempt(batch).await?;
             let taken = imported.outcomes.iter().position(|outcome| *outcome != ImportOutcome::Stored);
             let Some(taken) = taken.filter(|_| on_duplicate == OnDuplicate::Stop) else {
-                self.connection.commit(LOST_DURING_COMMIT).await?;
+                self.connection.commit().await?;
                 imported.outcomes.extend(last);
                 return Ok(imported);
             };
@@ -293,26 +282,23 @@ impl Importer {
         let owners: BTreeSet<i64> = ids.values().copied().collect();
         client.execute(&self.statements.advance_versions, &[&Vec::from_iter(owners), &0_i64, &0_i64]).await?;
         // Only the first of several rows with the same key is sent.
-        let mut firsts = HashMap::new();
-        for (index, row) in batch.iter().enumerate() {
-            firsts.entry(key_of(row)).or_insert(index);
+        let mut plants = BTreeMap::new();
+        for row in batch {
+            plants.entry(key_of(row)).or_insert(&row.plant);
         }
-        let rows = batch.iter().enumerate().filter(|(index, row)| firsts[&key_of(row)] == *index);
-        let sent: Vec<&ImportRow> = rows.map(|(_, row)| row).collect();
-        let (users, plants): (Vec<i64>, Vec<i64>) = sent.iter().map(|row| key_of(row)).unzip();
-        let names: Vec<&str> = sent.iter().map(|row| row.plant.name.as_str()).collect();
-        let tags: Vec<Option<&str>> = sent.iter().map(|row| row.plant.tag.as_ref().map(Tag::as_str)).collect();
-        let stored = client.query(&self.statements.create, &[&users, &plants, &names, &tags]).await?;
-        let stored = changed_plants(&stored)?;
-        let existing = self.existing(firsts.keys().filter(|key| !stored.contains(key))).await?;
-        let outcomes = batch.iter().enumerate().map(|(index, row)| {
+        let stored = client.query(&self.statements.create, &PlantColumns::of(&plants).values()).await?;
+        let mut stored = changed_plants(&stored)?;
+        let existing = self.existing(plants.keys().filter(|key| !stored.contains(key))).await?;
+        let outcomes = batch.iter().map(|row| {
             let key = key_of(row);
+            if stored.remove(&key) {
+                return ImportOutcome::Stored;
+            }
             let is_same = match existing.get(&key) {
                 Some((name, tag)) => {
                     name == row.plant.name.as_str() && tag.as_deref() == row.plant.tag.as_ref().map(Tag::as_str)
                 }
-                None if firsts[&key] == index => return ImportOutcome::Stored,
-                None => batch[firsts[&key]].plant == row.plant,
+                None => *plants[&key] == row.plant,
             };
             if is_same { ImportOutcome::Same } else { ImportOutcome::Different }
         });

@@ -3,7 +3,7 @@
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::table::{Chunk, PLANTS, TOKENS, Table, USERS};
-use crate::error::{BadRow, StoreError};
+use crate::error::StoreError;
 use plantstore_model::user::UserName;
 
 /// Capacity of the channel. It bounds the memory of a snapshot.
@@ -53,11 +53,15 @@ pub(super) struct LastIds {
 
 impl LastIds {
     /// The maximum id must not be in use, because there would be none for the next user or token.
-    pub(super) fn check(self) -> Result<(), BadRow> {
+    pub(super) fn check(self) -> Result<(), StoreError> {
         for (table, last) in [(&USERS, self.user), (&TOKENS, self.token)] {
             if !(0..i64::MAX).contains(&last) {
-                let fault = format!("must be at least 0 and less than {}", i64::MAX);
-                return Err(BadRow::new(table.name, format!("last assigned id {last}"), fault));
+                let fault = format!(
+                    "table {}, last assigned id {last}: must be at least 0 and less than {}",
+                    table.name,
+                    i64::MAX
+                );
+                return Err(StoreError::BadRow(fault));
             }
         }
         Ok(())
@@ -73,14 +77,7 @@ pub(super) enum SnapshotMessage {
 }
 
 /// Sends the messages of a snapshot. An error or [`SnapshotMessage::End`] is the last one.
-pub(super) struct SnapshotSender(Sender<Result<SnapshotMessage, StoreError>>);
-
-impl SnapshotSender {
-    /// Sends a message. Waits for the receiver if the channel is full, and fails if it was dropped.
-    pub(super) async fn send(&self, message: Result<SnapshotMessage, StoreError>) -> Result<(), StoreError> {
-        self.0.send(message).await.map_err(|_| closed())
-    }
-}
+pub(super) type SnapshotSender = Sender<Result<SnapshotMessage, StoreError>>;
 
 /// Returns the error of a snapshot that its engine or its receiver has closed.
 pub(super) fn closed() -> StoreError {
@@ -97,7 +94,7 @@ impl Snapshot {
     /// Returns a snapshot and the sender for its messages.
     pub(super) fn channel() -> (SnapshotSender, Self) {
         let (sender, messages) = channel(CHUNKS_WAITING);
-        (SnapshotSender(sender), Self { messages })
+        (sender, Self { messages })
     }
 
     /// Returns the sizes. Call it first.

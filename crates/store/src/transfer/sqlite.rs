@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params, params_from_iter};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::line::{ImportOutcome, ImportResult, ImportRow, OnDuplicate};
 use super::snapshot::{LastIds, Selection, Snapshot, SnapshotMessage, SnapshotSender, SnapshotStart, closed};
@@ -124,7 +124,7 @@ impl SnapshotReader {
         let missing = table.users.iter().map(|column| format!("{column} NOT IN (SELECT user_id FROM users)"));
         let rows = format!("{} AND ({}) LIMIT 1", self.rows(table), missing.collect::<Vec<_>>().join(" OR "));
         match self.read_rows(table, &rows)?.rows().next() {
-            Some(row) => Err(StoreError::BadRow(table.bad_row(row, "its user does not exist".to_owned()))),
+            Some(row) => Err(table.bad_row(row, "its user does not exist")),
             None => Ok(()),
         }
     }
@@ -145,9 +145,7 @@ impl SnapshotReader {
         let mut found = statement.query([self.selection.user()])?;
         let mut chunk = Chunk::new(table);
         while let Some(row) = found.next()? {
-            chunk
-                .read(|index, _| row.get_ref(index).map_err(|error| error.to_string()).and_then(cell))
-                .map_err(StoreError::BadRow)?;
+            chunk.read(|index, _| row.get_ref(index).map_err(|error| error.to_string()).and_then(cell))?;
             if let Some(full) = chunk.take_full() {
                 self.send(Ok(SnapshotMessage::Rows(full)))?;
             }
@@ -157,8 +155,7 @@ impl SnapshotReader {
 
     /// Sends a message. Fails if the receiver receives nothing until the timeout.
     fn send(&self, message: Result<SnapshotMessage, StoreError>) -> Result<(), StoreError> {
-        let sending = async { timeout(STALL_TIMEOUT, self.sender.send(message)).await };
-        self.runtime.block_on(sending).unwrap_or_else(|_| Err(closed()))
+        self.runtime.block_on(self.sender.send_timeout(message, STALL_TIMEOUT)).map_err(|_| closed())
     }
 }
 
@@ -274,6 +271,8 @@ pub(super) struct Importer {
     connection: Connection,
     file: Arc<DatabaseFile>,
     checkpointer: Checkpointer,
+    /// Duration of the last transaction.
+    lock_held: Duration,
     not_before: Instant,
 }
 
@@ -283,7 +282,8 @@ impl Importer {
             let connection = connect_writer(&engine.path)?;
             connection.busy_timeout(engine.admin_timeout)?;
             let checkpointer = Checkpointer::start(&engine.path, &engine.file, &connection, &engine.wal_metrics)?;
-            Ok(Self { connection, file: Arc::clone(&engine.file), checkpointer, not_before: Instant::now() })
+            let file = Arc::clone(&engine.file);
+            Ok(Self { connection, file, checkpointer, lock_held: Duration::ZERO, not_before: Instant::now() })
         };
         start().map_err(change_error)
     }
@@ -294,14 +294,14 @@ impl Importer {
         on_duplicate: OnDuplicate,
     ) -> Result<ImportResult, StoreError> {
         sleep_until(self.not_before).await;
-        let commit = self.commit(batch, on_duplicate).map_err(change_error)?;
+        let result = self.commit(batch, on_duplicate).map_err(change_error)?;
         self.file.verify_or_exit(&self.connection)?;
         self.checkpointer.after_commit(&self.connection);
-        self.not_before = Instant::now() + commit.lock_held / LOCK_PAUSE_DIVISOR;
-        Ok(commit.result)
+        self.not_before = Instant::now() + self.lock_held / LOCK_PAUSE_DIVISOR;
+        Ok(result)
     }
 
-    fn commit(&mut self, batch: &[ImportRow], on_duplicate: OnDuplicate) -> rusqlite::Result<ImportCommit> {
+    fn commit(&mut self, batch: &[ImportRow], on_duplicate: OnDuplicate) -> rusqlite::Result<ImportResult> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let begun = Instant::now();
         let mut owners = HashMap::new();
@@ -326,13 +326,9 @@ impl Importer {
         }
         versions.store(&transaction)?;
         transaction.commit()?;
-        Ok(ImportCommit { result, lock_held: begun.elapsed() })
+        self.lock_held = begun.elapsed();
+        Ok(result)
     }
-}
-
-struct ImportCommit {
-    result: ImportResult,
-    lock_held: Duration,
 }
 
 fn has_user(transaction: &Transaction<'_>, name: &UserName) -> rusqlite::Result<bool> {

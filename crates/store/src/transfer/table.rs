@@ -9,7 +9,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{IsNull, ToSql, Type};
 
-use crate::error::BadRow;
+use crate::error::StoreError;
 use plantstore_model::plant::{PlantName, Tag};
 use plantstore_model::text::{Escaped, Hex};
 use plantstore_model::token::{Scope, TokenCreator, TokenLabel};
@@ -192,18 +192,18 @@ impl Table {
     }
 
     /// Validates a row by the rules of the service, so that rows that another program wrote are not copied if they are invalid.
-    fn check(&self, row: &[Cell]) -> Result<(), BadRow> {
+    fn check(&self, row: &[Cell]) -> Result<(), StoreError> {
         let faults = self.columns.iter().zip(row).map(|(column, cell)| column.check(cell));
         let fault = faults.chain([(self.rule)(row)]).find_map(Result::err);
-        fault.map_or(Ok(()), |fault| Err(self.bad_row(row, fault)))
+        fault.map_or(Ok(()), |fault| Err(self.bad_row(row, &fault)))
     }
 
     /// Returns the error for a row, of which at least the first columns are known.
-    pub(crate) fn bad_row(&self, row: &[Cell], fault: String) -> BadRow {
+    pub(crate) fn bad_row(&self, row: &[Cell], fault: &str) -> StoreError {
         let value = |index| row.get(index).map_or_else(|| "?".to_owned(), Cell::to_string);
         let key = self.columns[..self.key_columns].iter().enumerate();
         let key = key.map(|(index, column)| format!("{} {}", column.name, value(index)));
-        BadRow::new(self.name, key.collect::<Vec<_>>().join(", "), fault)
+        StoreError::BadRow(format!("table {}, {}: {fault}", self.name, key.collect::<Vec<_>>().join(", ")))
     }
 }
 
@@ -283,7 +283,6 @@ impl Cell {
         }
     }
 
-    /// Returns the length of a text.
     fn len(&self) -> usize {
         if let Self::Text(text) = self { text.len() } else { 0 }
     }
@@ -310,7 +309,6 @@ impl Cell {
     }
 }
 
-/// Shows a value in an error message.
 impl fmt::Display for Cell {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -368,7 +366,7 @@ impl Chunk {
     }
 
     /// Validates every row, and returns the first that violates a rule.
-    pub(crate) fn check(&self) -> Result<(), BadRow> {
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
         self.rows().try_for_each(|row| self.table.check(row))
     }
 
@@ -376,13 +374,13 @@ impl Chunk {
     pub(crate) fn read<E: fmt::Display>(
         &mut self,
         mut read: impl FnMut(usize, &Column) -> Result<Cell, E>,
-    ) -> Result<(), BadRow> {
+    ) -> Result<(), StoreError> {
         let start = self.cells.len();
         for (index, column) in self.table.columns.iter().enumerate() {
             let cell = match self.owner_before(start, column) {
                 Some(owner) => owner,
                 None => {
-                    read(index, column).map_err(|fault| self.table.bad_row(&self.cells[start..], fault.to_string()))?
+                    read(index, column).map_err(|fault| self.table.bad_row(&self.cells[start..], &fault.to_string()))?
                 }
             };
             self.bytes += cell.len();

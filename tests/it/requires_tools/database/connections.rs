@@ -240,7 +240,9 @@ fn password_is_read_from_the_usual_places() {
     let files = bare.store.directory();
     let write = |name: &str, mode: u32, password: &str| {
         let file = files.join(name);
-        let line = format!("# of the tests\n127.0.0.1:1:*:*:other\n127.0.0.1:*:*:plantstore:{password}\n");
+        // A backslash escapes the next character.
+        let escaped: String = password.chars().flat_map(|letter| ['\\', letter]).collect();
+        let line = format!("# of the tests\n127.0.0.1:1:*:*:other\n127.0.0.1:*\n127.0.0.1:*:*:plantstore:{escaped}\n");
         fs::write(&file, line).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
         file.display().to_string()
