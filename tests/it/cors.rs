@@ -247,14 +247,47 @@ sqlite_test!(invalid_origins_are_rejected_with_one_clear_line, |store: &Store| {
         ),
         (&["--cors-origin", "https://app.example", "--cors-origin", "*"], "`*` stands for every origin: list it alone"),
         (&["--cors-origin", "*,*"], "list it alone"),
-        (&["--cors-origin", "ftp://app.example"], "starts with http:// or https://"),
-        (&["--cors-origin", "https://App.example"], "lower case"),
-        (&["--cors-origin", "https://app.example:443"], "leave out the port"),
         (&["--cors-origin", ""], "write scheme://host"),
     ] {
         let errors = store.run(&[&["serve"], options].concat()).failure(2);
         assert!(errors.starts_with("error: ") && errors.contains(words), "{options:?}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
+    let rejected = [
+        ("write scheme://host", "null //app.example localhost:3000"),
+        ("starts with http:// or https://", "ftp://app.example file:// ://app.example"),
+        ("leave out the slash", "https://app.example/app https://app.example?x https://app.example#x"),
+        ("write it in lower case", "https://App.example HTTPS://app.example"),
+        ("write the host in ASCII", "https://bücher.example"),
+        (
+            "not a host as browsers send it",
+            "https:// https://*.example https://user@app.example https://app..example https://app.example. https://a\tb \
+             https://::1 https://[::1 https://[0:0::1] https://[::ffff:1.2.3.4] https://[app.example] https://127.1 \
+             https://1.2.3.04 https://1.2.3.0x4 https://:8443",
+        ),
+        (
+            "a port is a number from 1 to 65535",
+            "https://app.example: https://app.example:0 https://app.example:08443 https://app.example:+1 \
+             https://app.example:65536",
+        ),
+        ("leave out the port", "https://app.example:443 http://[::1]:80"),
+    ];
+    for (words, origins) in rejected {
+        for origin in origins.split(' ') {
+            let errors = store.run(&["serve", "--cors-origin", origin]).failure(2);
+            assert!(errors.contains(words), "{origin}: {errors}");
+        }
+    }
     assert!(!store.file().exists(), "the server creates no store");
+});
+
+sqlite_test!(origins_in_the_form_of_browsers_are_accepted, |store: &Store| {
+    let origins = "https://app.example http://localhost:3000 https://a-b.c_d.xn--bcher-kva.example:8443 \
+        http://127.0.0.1:8080 http://[::1]:8080 https://[2001:db8::1] http://localhost:443 https://7zip.example \
+        https://example.3com";
+    let server = store.serve(&["--cors-origin", &origins.replace(' ', ",")]);
+    for origin in origins.split(' ') {
+        let response = server.anonymous().call("GET", "/livez", &[("Origin", origin)], None);
+        assert_eq!(response.header("access-control-allow-origin"), Some(origin));
+    }
 });

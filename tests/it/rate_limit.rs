@@ -232,9 +232,11 @@ engine_test!(without_the_option_there_is_no_limit_and_no_header, &STRICT, |Garde
 engine_test!(burst_defaults_to_the_rate, |store: &Store| {
     let token = store.token("ada", &[]);
     let policy = |server: &Server| server.client(&token).get("/plants").header("ratelimit-policy").map(str::to_owned);
-    for (rate, expected) in
-        [("100/s", r#""user";q=100;w=1"#), ("600/m", r#""user";q=600;w=60"#), ("7/h", r#""user";q=7;w=3600"#)]
-    {
+    for (rate, expected) in [
+        ("100/s", r#""user";q=100;w=1"#),
+        ("600/m", r#""user";q=600;w=60"#),
+        ("1000000/h", r#""user";q=1000000;w=3600"#),
+    ] {
         assert_eq!(policy(&store.serve(&["--rate-limit", rate])).as_deref(), Some(expected), "{rate}");
     }
     let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
@@ -255,6 +257,14 @@ sqlite_test!(invalid_rates_are_rejected_with_one_clear_line, |store: &Store| {
     ] {
         let errors = store.run(&[&["serve"], options].concat()).failure(2);
         assert!(errors.contains(words) && errors.lines().count() == 1, "{options:?}: {errors}");
+    }
+    let forms = "/s 100/ 100/S 100/sec +1/s 1.5/s 1//s １/s";
+    let numbers = "1000001/s 99999999999999999999/h";
+    for (rates, words) in [(forms, "for example 100/s"), (numbers, "the number must be from 1 to 1000000")] {
+        for rate in rates.split(' ') {
+            let errors = store.run(&["serve", "--rate-limit", rate]).failure(2);
+            assert!(errors.contains(words), "{rate}: {errors}");
+        }
     }
     assert!(!store.file().exists(), "a server that cannot start creates no store");
 });

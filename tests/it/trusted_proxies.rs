@@ -78,6 +78,83 @@ fn log_has_the_last_address_that_is_not_a_trusted_proxy(
     }
 }
 
+/// Starts a server behind proxies at this address and in these networks.
+fn serve_behind(store: &Store, networks: &str) -> Server {
+    store.serve(&["--trusted-proxy", PEER, "--trusted-proxy", networks])
+}
+
+/// Checks the address that the log has for each value of a field.
+#[track_caller]
+fn assert_clients<'a>(server: &Server, name: &str, cases: impl IntoIterator<Item = (String, &'a str)>) {
+    for (value, client) in cases {
+        let id = format!("case-{}", server.log().lines().count());
+        assert_eq!(logged_client(server, Protocol::Http1, &id, &[(name, &value)]), client, "{name}: {value}");
+    }
+}
+
+sqlite_test!(networks_contain_their_addresses, |store: &Store| {
+    let server = serve_behind(store, "10.0.0.0/8,192.0.2.7,2001:db8::/64,2001:db8:1::9,::ffff:198.51.100.0/120");
+    for inside in ["10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7", "2001:db8::5", "2001:db8:1::9", "198.51.100.8"] {
+        assert_clients(&server, X_FORWARDED_FOR, [(format!("203.0.113.1, {inside}"), "203.0.113.1")]);
+    }
+    for outside in ["11.0.0.1", "192.0.2.8", "2001:db8:0:1::5", "2001:db8:1::8", "198.51.101.8", "::a00:1"] {
+        assert_clients(&server, X_FORWARDED_FOR, [(format!("203.0.113.1, {outside}"), outside)]);
+    }
+    // At most 32 hops are read.
+    let hops = |count| format!("203.0.113.1, {}", vec!["10.0.0.2"; count].join(","));
+    assert_clients(&server, X_FORWARDED_FOR, [(hops(31), "203.0.113.1"), (hops(32), "10.0.0.2")]);
+});
+
+sqlite_test!(addresses_have_ports_and_brackets, |store: &Store| {
+    let server = serve_behind(store, "10.0.0.0/8");
+    let nodes = [
+        ("192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1:8080", "192.0.2.1"),
+        ("192.0.2.1:_hidden", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("[2001:DB8:0::1]:443", "2001:db8::1"),
+        ("[::ffff:192.0.2.1]", "192.0.2.1"),
+    ];
+    assert_clients(&server, X_FORWARDED_FOR, nodes.map(|(node, client)| (node.to_owned(), client)));
+    assert_clients(&server, FORWARDED, nodes.map(|(node, client)| (format!("for=\"{node}\""), client)));
+    let without_address = "unknown _hidden 192.0.2 192.0.2.1.5 192.0.2.256 192.0.2.1: 192.0.2.1:x 192.0.2.1:65536 \
+        192.0.2.1:+1 192.0.2.1:_ 2001:db8::1:http [192.0.2.1] [2001:db8::1 [2001:db8::1]443 [fe80::1%eth0] localhost \"";
+    let nodes = || without_address.split(' ').chain(["192.0.2.1 192.0.2.2"]);
+    assert_clients(&server, X_FORWARDED_FOR, nodes().map(|node| (node.to_owned(), PEER)));
+    assert_clients(&server, FORWARDED, nodes().map(|node| (format!("for={node}"), PEER)));
+});
+
+sqlite_test!(malformed_text_hides_nothing_that_a_proxy_appends, |store: &Store| {
+    let server = serve_behind(store, "10.0.0.0/8");
+    let well_formed = [
+        "for=203.0.113.9, , FOR=192.0.2.1,",
+        "for=192.0.2.1;proto=https;by=203.0.113.43",
+        "proto=http; for=192.0.2.1 ;host=\"plants.example;for=x, for=y\"",
+        ";for=192.0.2.1;",
+    ];
+    assert_clients(&server, FORWARDED, well_formed.map(|value| (value.to_owned(), "192.0.2.1")));
+    let malformed = [
+        "",
+        "proto=https",
+        "for",
+        "for=",
+        "for = 192.0.2.1",
+        "for=192.0.2.1;for=192.0.2.2",
+        "for=\"192.0.2.1",
+        "for=192.0.2.1\"",
+        "for=\"192.0.2.\\1\"",
+        "192.0.2.1",
+    ];
+    assert_clients(&server, FORWARDED, malformed.map(|value| (value.to_owned(), PEER)));
+    for sent in ["for=\"", "for=\"x\\", "\"", "for=192.0.2.9;by=\"", "\\", ",,,,", "for=\"a, b\";host=\""] {
+        for appended in ["for=192.0.2.1", "for=\"192.0.2.1:80\";proto=https", "for=192.0.2.1;host=\"a,b\""] {
+            assert_clients(&server, FORWARDED, [(format!("{sent}, {appended}"), "192.0.2.1")]);
+        }
+        assert_clients(&server, X_FORWARDED_FOR, [(format!("{sent}, 192.0.2.1"), "192.0.2.1")]);
+    }
+});
+
 #[rstest]
 fn header_is_used_only_on_a_connection_from_a_trusted_proxy(
     #[values(Protocol::Http1, Protocol::Http2)] protocol: Protocol,
@@ -111,6 +188,9 @@ fn failed_authentications_count_for_the_client_behind_the_proxy(
     });
     assert!(limited.is_some(), "the attacker is limited");
     assert_eq!(fail(&server, protocol, &[(X_FORWARDED_FOR, "192.0.2.2")]).error(), 40101, "another client is not");
+    let is_limited = |client: &str| fail(&server, protocol, &[(X_FORWARDED_FOR, client)]).error() == 42900;
+    assert!((0..100).any(|host| is_limited(&format!("2001:db8::{host}"))), "a network of IPv6 is one client");
+    assert!(!is_limited("2001:db8:0:1::1"), "another network is another client");
     assert_eq!(fail(&server, protocol, &[(X_FORWARDED_FOR, "203.0.113.0")]).error(), 40101, "nor is a claimed address");
     let ada = Client { token: Some(store.token("ada", &[])), ..server.anonymous() };
     // Valid tokens are served.
@@ -143,9 +223,18 @@ sqlite_test!(connections_of_a_trusted_proxy_are_limited_in_total_only, |store: &
 });
 
 sqlite_test!(networks_that_cannot_be_trusted_are_rejected_at_the_start, |store: &Store| {
-    for (network, advice) in
-        [("10.0.0.5/8", "10.0.0.0/8"), ("0.0.0.0/0", "name your own proxies"), ("proxy.example", "10.0.0.0/24")]
-    {
+    for (network, advice) in [
+        ("", "write an address"),
+        ("proxy.example", "write an address or a network, for example 10.0.0.5, 10.0.0.0/24"),
+        ("10.0.0.0/33", "write an address"),
+        ("10.0.0/8", "write an address"),
+        ("[::1]", "write an address"),
+        ("10.0.0.5/8", "write 10.0.0.0/8"),
+        ("2001:db8::1/64", "write 2001:db8::/64"),
+        ("0.0.0.0/0", "name your own proxies"),
+        ("::/0", "contains every address"),
+        ("::ffff:0:0/96", "contains every address"),
+    ] {
         let output = store.run(&["serve", "--trusted-proxy", network]);
         let message = output.stderr_text();
         assert!(!output.status.success() && message.contains(advice), "{network}: {message}");

