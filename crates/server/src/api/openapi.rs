@@ -8,68 +8,26 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ErrorBody};
-use super::operation::{Access, BodyType, Operation, PLANTS, Returns, SELF_SERVICE, SERVICE, one, reference};
+use super::operation::{Access, Operation, Returns, one, reference};
 use crate::options::{ApiLimits, defaults};
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError, TAG_MAX_CHARS};
 use plantstore_model::self_service::TokenRequestError;
 use plantstore_model::token::{Scope, TokenId};
 use plantstore_model::user::UserName;
 
-/// Version of the API, not of the program: it changes when clients have to change.
-const INTERFACE_VERSION: &str = "1.0.0";
+/// The parts of the document that do not follow from code: general information, parameters and header fields. Header fields that any
+/// response may have are in it once, not with every response. The version is that of the API, not of the program: it changes when
+/// clients have to change. General fields of HTTP (`Date`, `Content-Type` …) are not described.
+const FIXED: &str = include_str!("openapi.json");
+const DESCRIPTION: &str = include_str!("openapi.md");
 
 /// Returns references by their names.
 fn references(kind: &str, names: &[&str]) -> Map<String, Value> {
     names.iter().map(|name| ((*name).to_owned(), reference(kind, name))).collect()
 }
 
-/// Header fields of responses: name, description and example. General fields of HTTP (`Date`, `Content-Type` …) are not described.
-const HEADERS: [(&str, &str, &str); 21] = [
-    ("X-Request-Id", "The id of the request: the one that was sent, if it is valid, or a new one", "4a1b6bfe6f3d4d0e"),
-    ("X-Content-Type-Options", "Always `nosniff`", "nosniff"),
-    ("Strict-Transport-Security", "Over TLS: use this host over TLS only", "max-age=31536000"),
-    (
-        "Access-Control-Allow-Origin",
-        "The origin whose pages may read the response, if the operator allows it",
-        "https://app.example",
-    ),
-    ("Access-Control-Expose-Headers", "Header fields that those pages may read", "ETag, Link, Location"),
-    ("Access-Control-Allow-Methods", "Methods that those pages may use", "GET, HEAD, POST, PUT, DELETE"),
-    ("Access-Control-Allow-Headers", "Header fields that those pages may send", "Authorization, Content-Type"),
-    ("Access-Control-Max-Age", "Seconds for which a browser may cache this response", "7200"),
-    ("RateLimit-Policy", "The quota of a user, if the operator has set one", r#""user";q=100;w=60"#),
-    ("RateLimit", "The remaining quota", r#""user";r=99;t=1"#),
-    ("Vary", "Request header fields that the response depends on", "Authorization"),
-    ("Content-Encoding", "`gzip` for clients that accept it", "gzip"),
-    ("Cache-Control", "Directives for caches", "private, no-cache"),
-    ("X-Accel-Buffering", "Asks proxies to pass events on at once", "no"),
-    ("ETag", "The version of the list or plant, for `If-None-Match`", r#"W/"0f343b0931126a20f133d67c2b018a3b""#),
-    (
-        "Link",
-        "The address of the next page, if there is one",
-        r#"</plants?limit=20&after=010000000000000014fa679ec8>; rel="next""#,
-    ),
-    ("Location", "The address of the new plant or token", "/plants/1"),
-    ("Idempotency-Replayed", "`true` for the stored response to an earlier request with the same key", "true"),
-    ("WWW-Authenticate", "How to authenticate, and what was wrong with the token", r#"Bearer realm="plants""#),
-    ("Retry-After", "Seconds after which to try again", "1"),
-    ("Allow", "The methods that this address has", "GET,HEAD,POST"),
-];
-
-/// Header fields that any response may have. They are in the document once, not with every response.
-const COMMON_HEADERS: [&str; 7] = [
-    "X-Request-Id",
-    "X-Content-Type-Options",
-    "Strict-Transport-Security",
-    "Access-Control-Allow-Origin",
-    "Access-Control-Expose-Headers",
-    "RateLimit-Policy",
-    "Vary",
-];
-/// Header fields of requests with a token.
-const AUTHENTICATED_HEADERS: [&str; 1] = ["RateLimit"];
-/// Header fields of all errors.
-const ERROR_HEADERS: [&str; 1] = ["Cache-Control"];
+/// Header field of all errors.
+const ERROR_HEADER: &str = "Cache-Control";
 /// Header fields for conditional requests.
 const VALIDATORS: [&str; 2] = ["ETag", "Cache-Control"];
 
@@ -117,65 +75,31 @@ fn samples() -> impl Iterator<Item = ApiError> {
 
 /// Returns the OpenAPI document of these operations.
 pub(crate) fn document(operations: &[Operation]) -> Value {
+    let mut document: Value = serde_json::from_str(FIXED).expect("the file is JSON");
+    let components = &mut document["components"];
+    let mut bodies = vec![one::<ErrorBody>(), one::<PlantId>(), one::<TokenId>(), one::<UserName>()];
+    let mut responses = ErrorResponses::new(&components["headers"]);
     let mut paths = Map::new();
-    let mut bodies = Vec::new();
-    let mut responses = ErrorResponses::new();
     for operation in operations {
         let path = paths.entry(operation.path()).or_insert_with(|| json!({}));
         path[operation.method().to_lowercase()] = describe(operation, &mut responses);
         bodies.extend(operation.takes);
         bodies.extend(operation.returns.body());
     }
-    json!({
-        "openapi": "3.1.0",
-        "info": {
-            "title": "plantstore",
-            "version": INTERFACE_VERSION,
-            "description": DESCRIPTION,
-            "license": {"name": "MIT or Apache 2.0", "identifier": "MIT OR Apache-2.0"},
-        },
-        "servers": [{"url": "/", "description": "The server of this document"}],
-        "tags": [
-            {"name": PLANTS, "description": "Create, list, read, edit and delete plants."},
-            {"name": SELF_SERVICE, "description": "Your own tokens and shares."},
-            {"name": SERVICE, "description": "About the service itself; no token is needed."},
-        ],
-        "paths": paths,
-        "x-common-headers": {
-            "all": references("headers", &COMMON_HEADERS),
-            "authenticated": references("headers", &AUTHENTICATED_HEADERS),
-            "errors": references("headers", &ERROR_HEADERS),
-        },
-        "components": {
-            "schemas": schemas(bodies.into_iter()),
-            "parameters": parameters(),
-            "headers": headers(),
-            "responses": responses.finish(),
-            "examples": examples(),
-            "securitySchemes": {"bearer": {
-                "type": "http",
-                "scheme": "bearer",
-                "description": "An access token of this service, or one of the OpenID Connect issuer that the service trusts.",
-            }},
-        },
-    })
+    let mut schemas = Vec::new();
+    bodies.iter().for_each(|body| (body.components)(&mut schemas));
+    for (name, schema) in schemas {
+        components["schemas"][name] = json!(schema);
+    }
+    for (name, response) in responses.finish() {
+        components["responses"][name] = response;
+    }
+    components["parameters"]["tag"]["schema"]["maxLength"] = TAG_MAX_CHARS.into();
+    components["examples"] = examples().into();
+    document["info"]["description"] = DESCRIPTION.trim_end().into();
+    document["paths"] = paths.into();
+    document
 }
-
-const DESCRIPTION: &str = "A small HTTP/JSON service that keeps people's plants: each user sees only what is theirs, and what \
-    others share with them.\n\n\
-    Every response that is neither a success nor a 304 is `{\"error\": <error code>, \"message\": <what to do>}`. Error codes \
-    are stable: match on them, and show the message to people. Each response lists its codes in `x-error-codes`; treat a \
-    code that you do not know by its status, because later releases may add some. Beside the errors of each operation, \
-    an address that does not exist is answered as `components/responses/NoSuchAddress` says, a method that an address \
-    does not have as `MethodNotAllowed`, and, where the operator allows pages of other origins, a preflight request as \
-    `Preflight`. A person who opens an address in a browser (`Accept: text/html`, no `Authorization`) gets pages in place of \
-    these errors: where there is none, a 404 in HTML that is the same at every address.\n\n\
-    `HEAD` is allowed wherever `GET` is, and has the same status and header fields without a body. Header fields that any \
-    response may have, or any to a request with a token, or any error, are in `x-common-headers` and not repeated with each \
-    response.\n\n\
-    **Ids in JavaScript:** an id is any integer of 64 bits. `JSON.parse` and `fetch` read integers beyond ±(2^53 − 1) as \
-    the nearest number that they can represent, without an error: choose ids within that range, or parse the body with \
-    a library that reads such integers as `BigInt`.";
 
 fn describe(operation: &Operation, errors: &mut ErrorResponses) -> Value {
     let has = |parameter| operation.parameters.contains(&parameter);
@@ -235,14 +159,17 @@ fn content(schema: &Value) -> Value {
 
 /// The error responses of all operations, by their names. Operations with the same codes share them.
 struct ErrorResponses {
+    /// The names of all header fields.
+    headers: Vec<String>,
     samples: BTreeMap<i32, ApiError>,
     responses: Map<String, Value>,
 }
 
 impl ErrorResponses {
-    fn new() -> Self {
+    fn new(headers: &Value) -> Self {
+        let headers = headers.as_object().into_iter().flat_map(Map::keys).cloned().collect();
         let samples = samples().map(|error| (error.code(), error)).collect();
-        Self { samples, responses: Map::new() }
+        Self { headers, samples, responses: Map::new() }
     }
 
     /// Returns references to the error responses of an operation by their statuses. `stored` adds `Idempotency-Replayed` to
@@ -279,7 +206,7 @@ impl ErrorResponses {
         let name = name.map_or(default, str::to_owned);
         let sent: Vec<_> = errors.iter().flat_map(|error| error.render().1).filter_map(|(name, _)| name).collect();
         let is_sent = |name: &str| sent.iter().any(|sent| sent.as_str().eq_ignore_ascii_case(name));
-        let own = HEADERS.iter().map(|(name, ..)| *name).filter(|name| is_sent(name) && !ERROR_HEADERS.contains(name));
+        let own = self.headers.iter().map(String::as_str).filter(|name| is_sent(name) && *name != ERROR_HEADER);
         let headers: Vec<_> = own.chain(stored.then_some("Idempotency-Replayed")).collect();
         let examples: Vec<_> = listed.iter().map(String::as_str).collect();
         let mut content = content(&reference("schemas", &ErrorBody::name()));
@@ -300,12 +227,6 @@ impl ErrorResponses {
     fn finish(mut self) -> Map<String, Value> {
         self.add(Some("NoSuchAddress"), &[40401], false);
         self.add(Some("MethodNotAllowed"), &[40500], false);
-        let allowed = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers", "Access-Control-Max-Age"];
-        let preflight = json!({
-            "description": "Methods and header fields that pages of another origin may use",
-            "headers": references("headers", &allowed),
-        });
-        self.responses.insert("Preflight".to_owned(), preflight);
         self.responses
     }
 }
@@ -318,112 +239,4 @@ fn examples() -> Map<String, Value> {
         (code.to_string(), json!({"value": {"error": code, "message": message}}))
     };
     samples().map(example).collect()
-}
-
-fn headers() -> Map<String, Value> {
-    let header = |(name, description, example): &(&str, &str, &str)| {
-        let number = example.parse::<u32>().ok();
-        let schema_type = if number.is_some() { "integer" } else { "string" };
-        let example = number.map_or_else(|| json!(example), |number| json!(number));
-        ((*name).to_owned(), json!({"description": description, "schema": {"type": schema_type}, "example": example}))
-    };
-    HEADERS.iter().map(header).collect()
-}
-
-/// Returns the parameters and header fields of requests, by the names that [`Operation::parameters`] has.
-fn parameters() -> Map<String, Value> {
-    let schema = |name: &str| reference("schemas", name);
-    let text = |format: &str| json!({"type": "string", "format": format});
-    // Bare, or a quoted string of RFC 8941. It cannot start or end with a space, because HTTP strips these.
-    let key = r#"^(?:[!#-~](?:[ -~]{0,253}[!-~])?|"(?:[ !#-\[\]-~]|\\["\\]){1,255}")$"#;
-    let all = [
-        ("PlantId", "path", "id", "The id of the plant", schema("PlantId")),
-        ("TokenId", "path", "id", "The id of the token", schema("TokenId")),
-        ("User", "path", "user", "The name of the user who gets or loses access", schema("UserName")),
-        ("SharingOwner", "path", "owner", "The name of the owner who shares with you", schema("UserName")),
-        (
-            "limit",
-            "query",
-            "limit",
-            "Maximum number of plants to return, all of them unless given; if there are more, `Link` has the next page",
-            json!({"type": "integer", "format": "int32", "minimum": 0, "maximum": i32::MAX}),
-        ),
-        ("after", "query", "after", "Opaque cursor from the `Link` of the previous page", text("cursor")),
-        (
-            "tag",
-            "query",
-            "tag",
-            "Lists only plants with exactly this tag; a plant without a tag is not listed",
-            json!({"type": "string", "maxLength": TAG_MAX_CHARS}),
-        ),
-        ("include", "query", "include", "Optional fields to include in each plant", schema("Include")),
-        (
-            "owner",
-            "query",
-            "owner",
-            "Owner of the plants; you unless given, and for a list all owners whose plants you can read. To change plants of \
-             another owner, you need the role `editor`",
-            text("user-name"),
-        ),
-        (
-            "Idempotency-Key",
-            "header",
-            "Idempotency-Key",
-            "A new key for every new request. A request that is sent again with the same key is executed once and gets the \
-             first response again",
-            json!({"type": "string", "pattern": key}),
-        ),
-        (
-            "If-None-Match",
-            "header",
-            "If-None-Match",
-            "The `ETag` of a response that you have; 304 if it is still current",
-            json!({"type": "string"}),
-        ),
-        (
-            "Last-Event-ID",
-            "header",
-            "Last-Event-ID",
-            "The `id` of the last event; if it is current, no event is sent at once",
-            json!({"type": "string"}),
-        ),
-        (
-            "X-Request-Id",
-            "header",
-            "X-Request-Id",
-            "An id of your own for the log; 1 to 128 letters, digits and `-_.:+/=@`, others are replaced",
-            json!({"type": "string"}),
-        ),
-    ];
-    let parameter = |(component, place, name, description, schema): (&str, &str, &str, &str, Value)| {
-        let required = place == "path";
-        let parameter =
-            json!({"in": place, "name": name, "required": required, "description": description, "schema": schema});
-        (component.to_owned(), parameter)
-    };
-    let mut parameters: Map<_, _> = all.into_iter().map(parameter).collect();
-    let examples = [
-        ("PlantId", json!(1)),
-        ("TokenId", json!(1)),
-        ("User", json!("bob")),
-        ("SharingOwner", json!("eve")),
-        ("limit", json!(20)),
-        ("include", json!("id")),
-        ("tag", json!("indoor")),
-    ];
-    for (component, example) in examples {
-        parameters[component]["example"] = example;
-    }
-    parameters
-}
-
-/// Returns the schemas of these types, and that of the parameter `include`.
-fn schemas(types: impl Iterator<Item = BodyType>) -> BTreeMap<String, Value> {
-    let mut schemas = Vec::new();
-    for body in types.chain([one::<ErrorBody>(), one::<PlantId>(), one::<TokenId>(), one::<UserName>()]) {
-        (body.components)(&mut schemas);
-    }
-    let include = json!({"type": "string", "enum": ["id", "owner", "id,owner", "owner,id"], "description": "Optional fields of a plant"});
-    let named = schemas.into_iter().map(|(name, schema)| (name, json!(schema)));
-    named.chain([("Include".to_owned(), include)]).collect()
 }
