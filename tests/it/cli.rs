@@ -181,7 +181,7 @@ sqlite_test!(help_and_version_are_printed, |store: &Store| {
     assert_eq!(
         defaults.join(" "),
         "127.0.0.1:8080 sqlite:plantstore.db info auto sub 10s 75s 30s \
-        16384 100 10000 10s 30s 16384 512 512 1s 16777216 5000 1024 2s 10 100"
+        16384 100 10000 10s 30s 16384 512 512 1s 16777216 1024 2s 10 100"
     );
     assert_snapshot!(store.run(&["--help"]).stdout_text(), @r"
     Keeps people's plants: a small HTTP/JSON service

@@ -198,17 +198,20 @@ engine_test!(streams_are_limited_per_user, |store: &Store| {
 });
 
 engine_test!(streams_are_limited_in_total, |store: &Store| {
-    let server = store.serve(&["--max-event-streams", "2"]);
-    let ada = server.client(&store.token("ada", &[]));
-    let bob = server.client(&store.token("bob", &[]));
-    let _open = [Events::of(&ada), Events::of(&bob)];
-    let rejected = bob.get("/events");
-    assert_eq!((rejected.error(), rejected.header("retry-after")), (50300, Some("1")));
-    assert_eq!(bob.get("/plants").status, 200);
+    let [ada, bob] = ["ada", "bob"].map(|user| store.token(user, &[]));
+    for limit in [["--max-event-streams", "2"], ["--max-connections", "4"]] {
+        let server = store.serve(&limit);
+        let bob = server.client(&bob);
+        let _open = [Events::of(&server.client(&ada)), Events::of(&bob)];
+        let rejected = bob.get("/events");
+        assert_eq!((rejected.error(), rejected.header("retry-after")), (50300, Some("1")), "{limit:?}");
+        assert_eq!(bob.get("/plants").status, 200);
+    }
 });
 
 engine_test!(streams_hold_no_slots_of_other_requests, |store: &Store| {
-    let server = store.serve(&["--max-connections", "4", "--max-in-flight", "1", "--max-waiting", "0"]);
+    let limits = ["--max-connections", "4", "--max-event-streams", "8", "--max-in-flight", "1", "--max-waiting", "0"];
+    let server = store.serve(&limits);
     let ada = server.client(&store.token("ada", &[]));
     let mut connection = Frames::open(server.address(), &[]);
     for number in 0..8 {

@@ -11,5 +11,5 @@ pub(crate) use self::caller::{
     check_host,
 };
 pub use self::oidc::{Issuer, IssuerUrl, IssuerUrlError};
-pub(crate) use self::rate_limit::{Quota, RateLimiter};
+pub(crate) use self::rate_limit::RateLimiter;
 pub(crate) use self::sessions::{AuthError, Credential, Session, SessionSelector};

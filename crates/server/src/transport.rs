@@ -19,6 +19,8 @@ pub(crate) use self::handler::{
 };
 pub(crate) use self::listener::serve;
 pub use self::state::ShutdownOutcome;
-pub(crate) use self::state::{ClientAddress, Exceeded, InFlightRequest, Transport};
+pub(crate) use self::state::{
+    ClientAddress, Exceeded, InFlightRequest, KeyedLimit, KeyedPlace, Tracked, Tracker, Transport,
+};
 pub use self::tls::{CertificateFileError, CertificateReload, Tls};
 pub use self::trusted_proxies::TrustedProxies;

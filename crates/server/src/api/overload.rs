@@ -11,8 +11,7 @@
 //! [`RejectionDelay`] delays repeated rejections of one client.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use hyper::http::request::Parts;
@@ -25,10 +24,10 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
 use super::error::{ApiError, STREAMS_PER_USER};
-use crate::auth::{Quota, RateLimiter};
+use crate::auth::RateLimiter;
 use crate::observe::{Context, Identity};
 use crate::options::{ApiLimits, Rate};
-use crate::transport::ClientAddress;
+use crate::transport::{ClientAddress, KeyedLimit, KeyedPlace, Tracked, Tracker};
 
 /// Tasks per thread that may wait in the runtime's global queue before requests are rejected. On two cores, 1,024 brought the
 /// 99th percentile of a mix of lists and creates above 250 ms (`scripts/bench overload`); fewer reject more for no gain.
@@ -52,8 +51,6 @@ const TOKEN_CHANGES_MAX: usize = 16;
 /// Maximum number of changes in progress, except revocations. A change takes the write lock of the embedded store, or one of few
 /// connections to PostgreSQL. More of them would only wait, and delay the writes of plants.
 const CHANGES_MAX: usize = 32;
-/// More changes than can be requested.
-const RUNNING_MAX: u32 = 1 << 28;
 
 /// Detects that the runtime has more tasks ready than it can run soon.
 pub(super) struct Saturation {
@@ -167,108 +164,70 @@ pub(super) enum ChangeKind {
 
 /// Limits the changes of tokens and shares in progress: per token, per user and in total.
 pub(crate) struct AccountChanges {
-    by_user: Mutex<HashMap<UserId, UserChanges>>,
+    /// Changes that are in progress or wait.
+    by_token: KeyedLimit<(UserId, Option<TokenId>)>,
+    /// The places of each user whose changes are in progress or wait.
+    by_user: Mutex<HashMap<UserId, Weak<Semaphore>>>,
     total: Semaphore,
-    running: Semaphore,
+    running: Tracker,
     timeout: Duration,
 }
 
-/// The changes of one user that are in progress or wait.
-struct UserChanges {
-    places: Arc<Semaphore>,
-    by_token: HashMap<Option<TokenId>, usize>,
+/// The places of a change in progress.
+pub(super) struct ChangePlace {
+    _running: Tracked,
+    _of_total: Option<SemaphorePermit<'static>>,
+    _of_user: OwnedSemaphorePermit,
+    _of_token: KeyedPlace<(UserId, Option<TokenId>)>,
 }
 
 impl AccountChanges {
     /// Creates the limits. A change waits for a place until `timeout`.
     pub(super) fn new(timeout: Duration) -> Self {
         let total = Semaphore::new(CHANGES_MAX);
-        Self { by_user: Mutex::default(), total, running: Semaphore::new(RUNNING_MAX as usize), timeout }
+        Self { by_token: KeyedLimit::default(), by_user: Mutex::default(), total, running: Tracker::default(), timeout }
     }
 
-    /// Waits until a change may begin; `None` if too many are in progress for too long.
+    /// Waits until a change may begin; `None` if too many are in progress for too long, or after [`Self::finish`].
     pub(super) async fn begin(&'static self, caller: &Identity, kind: ChangeKind) -> Option<ChangePlace> {
-        let counted = self.count(caller)?;
+        let of_token = self.by_token.take((caller.user_id, caller.token), TOKEN_CHANGES_MAX)?;
+        let of_user = self.places_of(caller.user_id);
         let waiting = async {
-            let of_user = Arc::clone(&counted.places).acquire_owned().await.ok()?;
+            let of_user = of_user.acquire_owned().await.ok()?;
             let of_total = match kind {
                 ChangeKind::Grant => Some(self.total.acquire().await.ok()?),
                 ChangeKind::Revocation => None,
             };
-            let running = self.running.try_acquire().ok()?;
-            Some(ChangePlace { _running: running, _of_total: of_total, _of_user: of_user, _counted: counted })
+            let running = self.running.begin();
+            (!self.running.is_awaited()).then_some(ChangePlace {
+                _running: running,
+                _of_total: of_total,
+                _of_user: of_user,
+                _of_token: of_token,
+            })
         };
         tokio::time::timeout(self.timeout, waiting).await.ok()?
     }
 
-    /// Counts a change with this token until the return value is dropped; `None` if there are too many.
-    fn count(&'static self, caller: &Identity) -> Option<CountedChange> {
-        let Identity { user_id: user, token, .. } = *caller;
-        let mut by_user = self.by_user();
-        let changes = by_user.entry(user).or_insert_with(UserChanges::new);
-        let with_token = changes.by_token.entry(token).or_default();
-        if *with_token == TOKEN_CHANGES_MAX {
-            return None;
-        }
-        *with_token += 1;
-        Some(CountedChange { all: self, user, token, places: Arc::clone(&changes.places) })
+    fn places_of(&self, user: UserId) -> Arc<Semaphore> {
+        let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        by_user.retain(|_, places| places.strong_count() > 0);
+        by_user.get(&user).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let places = Arc::new(Semaphore::new(USER_CHANGES_MAX));
+            by_user.insert(user, Arc::downgrade(&places));
+            places
+        })
     }
 
     /// Waits for the changes in progress, and rejects later ones.
     pub(crate) async fn finish(&self) {
-        let _all = self.running.acquire_many(RUNNING_MAX).await;
-        self.running.close();
-    }
-
-    fn by_user(&self) -> MutexGuard<'_, HashMap<UserId, UserChanges>> {
-        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl UserChanges {
-    fn new() -> Self {
-        Self { places: Arc::new(Semaphore::new(USER_CHANGES_MAX)), by_token: HashMap::new() }
-    }
-
-    fn end(&mut self, token: Option<TokenId>) {
-        if let Some(with_token) = self.by_token.get_mut(&token) {
-            *with_token -= 1;
-        }
-        self.by_token.retain(|_, changes| *changes > 0);
-    }
-}
-
-/// The places of a change in progress.
-pub(super) struct ChangePlace {
-    _running: SemaphorePermit<'static>,
-    _of_total: Option<SemaphorePermit<'static>>,
-    _of_user: OwnedSemaphorePermit,
-    _counted: CountedChange,
-}
-
-/// A change that is in progress or waits.
-struct CountedChange {
-    all: &'static AccountChanges,
-    user: UserId,
-    token: Option<TokenId>,
-    places: Arc<Semaphore>,
-}
-
-impl Drop for CountedChange {
-    fn drop(&mut self) {
-        let mut by_user = self.all.by_user();
-        if let Some(changes) = by_user.get_mut(&self.user) {
-            changes.end(self.token);
-            if changes.by_token.is_empty() {
-                by_user.remove(&self.user);
-            }
-        }
+        self.running.idle().await;
     }
 }
 
 /// Limits the open event streams, per user and in total, and ends them at shutdown.
 pub(crate) struct EventStreams {
-    by_user: Mutex<HashMap<UserId, usize>>,
+    by_user: KeyedLimit<UserId>,
     places: Semaphore,
     max: usize,
     ending: watch::Sender<bool>,
@@ -276,28 +235,19 @@ pub(crate) struct EventStreams {
 
 impl EventStreams {
     pub(super) fn new(max: usize) -> Self {
-        Self { by_user: Mutex::default(), places: Semaphore::new(max), max, ending: watch::Sender::default() }
+        Self { by_user: KeyedLimit::default(), places: Semaphore::new(max), max, ending: watch::Sender::default() }
     }
 
     /// Takes a place for a stream of this user.
     pub(super) fn open(&'static self, user: UserId) -> Result<StreamPlace, ApiError> {
         let place = self.places.try_acquire().map_err(|_| ApiError::Overloaded)?;
-        let mut by_user = self.by_user();
-        let open = by_user.entry(user).or_default();
-        if *open == STREAMS_PER_USER {
-            return Err(ApiError::TooManyStreams);
-        }
-        *open += 1;
-        Ok(StreamPlace { all: self, user, ending: self.ending.subscribe(), _place: place })
+        let of_user = self.by_user.take(user, STREAMS_PER_USER).ok_or(ApiError::TooManyStreams)?;
+        Ok(StreamPlace { ending: self.ending.subscribe(), _of_user: of_user, _place: place })
     }
 
     /// Ends all streams.
     pub(crate) fn end(&self) {
         self.ending.send_replace(true);
-    }
-
-    fn by_user(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
-        self.by_user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
@@ -312,9 +262,8 @@ impl EventStreams {
 
 /// The place of an open event stream, released when dropped.
 pub(super) struct StreamPlace {
-    all: &'static EventStreams,
-    user: UserId,
     ending: watch::Receiver<bool>,
+    _of_user: KeyedPlace<UserId>,
     _place: SemaphorePermit<'static>,
 }
 
@@ -323,17 +272,6 @@ impl StreamPlace {
     pub(super) async fn ended(&mut self) {
         // Never fails, because the sender is never dropped.
         let _ = self.ending.wait_for(|ending| *ending).await;
-    }
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut open) = self.all.by_user().entry(self.user) {
-            *open.get_mut() -= 1;
-            if *open.get() == 0 {
-                open.remove();
-            }
-        }
     }
 }
 
@@ -352,7 +290,7 @@ pub(crate) struct RejectionDelay(RateLimiter<Client>);
 
 impl RejectionDelay {
     pub(super) fn new() -> Self {
-        Self(RateLimiter::new(Quota::new(Rate::per_second(PROMPT_PER_SECOND), PROMPT_BURST)))
+        Self(RateLimiter::new(Rate::per_second(PROMPT_PER_SECOND), PROMPT_BURST))
     }
 
     /// Waits as long as the rejection of this request is to be delayed.

@@ -54,7 +54,7 @@ impl Api {
             account_changes: AccountChanges::new(limits.waiting_timeout),
             rejection_delay: RejectionDelay::new(),
             lists_streaming: Gauge::default(),
-            event_streams: EventStreams::new(limits.max_event_streams),
+            event_streams: EventStreams::new(limits.max_event_streams.unwrap_or(transport.default_event_streams())),
             readiness: Readiness::default(),
             store,
             limits,

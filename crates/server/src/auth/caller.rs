@@ -16,7 +16,7 @@ use plantstore_store::Store;
 use plantstore_telemetry::metrics::{Counter, Exposition};
 
 use super::oidc::Issuer;
-use super::rate_limit::{Quota, RateLimiter, UserQuota};
+use super::rate_limit::{RateLimiter, UserQuota};
 use super::sessions::{AuthError, Session, Sessions};
 use crate::observe::Context;
 use crate::options::{AuthLimits, Rate};
@@ -34,13 +34,13 @@ pub(crate) struct Auth {
 
 impl Auth {
     pub(crate) fn new(store: Arc<Store>, issuer: Option<Issuer>, limits: &AuthLimits) -> Self {
-        let failures = Quota::new(Rate::per_second(limits.auth_failure_rate), limits.auth_failure_burst);
-        let requests = limits.rate_limit.map(|rate| Quota::new(rate, limits.rate_burst.unwrap_or(rate.number)));
+        let failure_rate = Rate::per_second(limits.auth_failure_rate);
+        let quota = |rate: Rate| UserQuota::new(rate, limits.rate_burst.unwrap_or(rate.number));
         Self {
             store,
             sessions: Sessions::new(issuer),
-            failure_limit: RateLimiter::new(failures),
-            user_quota: requests.map(UserQuota::new),
+            failure_limit: RateLimiter::new(failure_rate, limits.auth_failure_burst),
+            user_quota: limits.rate_limit.map(quota),
             failures: Counter::default(),
             limited_addresses: Counter::default(),
         }

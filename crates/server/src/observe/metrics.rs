@@ -199,76 +199,44 @@ fn labels(
     [&[("method", method.into()), ("route", route.into())], more].concat()
 }
 
+/// The causes for which the server rejects a connection or ends it, with their values of the label `limit` or `reason`.
+const REJECTED: [(ConnectionEvent, &str); 2] = [
+    (ConnectionEvent::LimitReached(Exceeded::Total), "total"),
+    (ConnectionEvent::LimitReached(Exceeded::Address), "address"),
+];
+const ABORTED: [(ConnectionEvent, &str); 7] = [
+    (ConnectionEvent::Aborted(CloseReason::Idle), "idle"),
+    (ConnectionEvent::Aborted(CloseReason::HeadTimeout), "header_timeout"),
+    (ConnectionEvent::Aborted(CloseReason::HeadTooLarge), "header_too_large"),
+    (ConnectionEvent::Aborted(CloseReason::Malformed), "malformed"),
+    (ConnectionEvent::Aborted(CloseReason::Stalled), "stalled"),
+    (ConnectionEvent::HandshakeFailed, "tls_handshake"),
+    (ConnectionEvent::Aborted(CloseReason::ProtocolViolation), "protocol_violation"),
+];
+
 #[derive(Default)]
 pub(crate) struct ConnectionMetrics {
-    beyond_total: Counter,
-    beyond_address: Counter,
-    silent: Counter,
-    slow_head: Counter,
-    large_head: Counter,
-    malformed: Counter,
-    stalled: Counter,
-    handshake: Counter,
-    misuse: Counter,
+    rejected: [Counter; REJECTED.len()],
+    aborted: [Counter; ABORTED.len()],
 }
 
 impl ConnectionMetrics {
     pub(crate) fn record(&self, event: ConnectionEvent) {
-        match event {
-            ConnectionEvent::LimitReached(Exceeded::Total) => self.beyond_total.count(),
-            ConnectionEvent::LimitReached(Exceeded::Address) => self.beyond_address.count(),
-            ConnectionEvent::HandshakeFailed => self.handshake.count(),
-            ConnectionEvent::Aborted(reason) => match reason {
-                CloseReason::Idle => self.silent.count(),
-                CloseReason::HeadTimeout => self.slow_head.count(),
-                CloseReason::HeadTooLarge => self.large_head.count(),
-                CloseReason::Malformed => self.malformed.count(),
-                CloseReason::Stalled => self.stalled.count(),
-                CloseReason::ProtocolViolation => self.misuse.count(),
-            },
-        }
+        let known = REJECTED.iter().zip(&self.rejected).chain(ABORTED.iter().zip(&self.aborted));
+        known.filter(|((known, _), _)| *known == event).for_each(|(_, counter)| counter.count());
     }
 
     pub(crate) fn write(&self, exposition: &mut Exposition) {
         let help =
             "Connections rejected because of --max-connections (total) or --max-connections-per-address (address).";
-        exposition
-            .counter("plantstore_http_connections_rejected_total", help)
-            .sample(&[("limit", "total".into())], self.beyond_total.get())
-            .sample(&[("limit", "address".into())], self.beyond_address.get());
-        exposition
-            .counter(
-                "plantstore_http_connections_aborted_total",
-                "Connections closed by the server because of a fault, by reason.",
-            )
-            .sample(&[("reason", "idle".into())], self.silent.get())
-            .sample(&[("reason", "header_timeout".into())], self.slow_head.get())
-            .sample(&[("reason", "header_too_large".into())], self.large_head.get())
-            .sample(&[("reason", "malformed".into())], self.malformed.get())
-            .sample(&[("reason", "stalled".into())], self.stalled.get())
-            .sample(&[("reason", "tls_handshake".into())], self.handshake.get())
-            .sample(&[("reason", "protocol_violation".into())], self.misuse.get());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_error_code_has_an_index() {
-        assert_eq!(error_index(40000), Some(0));
-        assert_eq!(error_index(40009), Some(9));
-        assert_eq!(error_index(40100), Some(10));
-        assert_eq!(error_index(59909), Some(ERRORS - 1));
-        for none in [-1, 0, 39999, 40010, 60000, i32::MAX] {
-            assert_eq!(error_index(none), None, "{none}");
+        let mut rejected = exposition.counter("plantstore_http_connections_rejected_total", help);
+        for ((_, limit), counter) in REJECTED.iter().zip(&self.rejected) {
+            rejected.sample(&[("limit", (*limit).into())], counter.get());
         }
-    }
-
-    #[test]
-    fn every_status_has_an_index() {
-        let index = |status| status_index(StatusCode::from_u16(status).ok());
-        assert_eq!((status_index(None), index(100), index(599), index(999)), (0, 1, 500, 500));
+        let help = "Connections closed by the server because of a fault, by reason.";
+        let mut aborted = exposition.counter("plantstore_http_connections_aborted_total", help);
+        for ((_, reason), counter) in ABORTED.iter().zip(&self.aborted) {
+            aborted.sample(&[("reason", (*reason).into())], counter.get());
+        }
     }
 }

@@ -34,7 +34,7 @@ pub(super) enum Protocol {
 }
 
 /// The reason why the server ends a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseReason {
     /// No request arrived in time. The client expects no response.
     Idle,

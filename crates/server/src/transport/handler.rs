@@ -62,7 +62,7 @@ pub(crate) struct RequestInfo {
     pub(crate) rejection: Option<Rejection>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionEvent {
     LimitReached(Exceeded),
     HandshakeFailed,

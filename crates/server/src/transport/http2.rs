@@ -53,56 +53,54 @@ const FIELD_WEIGHT: usize = 32;
 const FIELD_SEPARATORS: usize = ": \r\n".len();
 
 /// Serves a connection.
-pub(super) async fn serve_http2<H: Handler>(stream: Stream, peer: Peer<H>) {
-    let Peer { client, transport, handler, phase } = peer;
-    let limits = &transport.limits;
-    let flood = Arc::new(Notify::new());
-    let (frames, mut returned) = FrameStream::new(stream, limits.header_timeout, Arc::clone(&flood));
-    let handshake = tokio::select! {
-        handshake = timeout(limits.header_timeout, builder(limits).handshake(frames)) => handshake,
-        () = ShutdownPhase::Closing.reached(phase.clone()) => return,
-    };
-    let end = |reason| handler.observe(ConnectionEvent::Aborted(reason));
-    let connection = match handshake {
-        Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => {
-            close_reason(&error, returned.try_recv().ok().as_ref()).map(end);
-            return;
-        }
-        Err(_) => return end(CloseReason::HeadTimeout),
-    };
-    let mut http2 = Http2Connection {
-        connection,
-        requests: JoinSet::new(),
-        streams: Arc::new(StreamLimit::new(transport)),
-        transport,
-        handler,
-        client,
-        close_reason: None,
-    };
-    let ended = http2.run(phase, &flood).await;
-    let own_reason = http2.close_reason;
-    // The stream behind the connection is returned when the connection is dropped.
-    drop(http2);
-    let stream = returned.try_recv().ok();
+pub(super) async fn serve_http2<H: Handler>(mut stream: Stream, peer: Peer<H>) {
+    let Peer { client, handler, .. } = peer;
+    let mut reason = None;
+    let ended = serve_requests(&mut stream, peer, &mut reason).await;
     if let Err(error) = &ended {
         tracing::debug!(%error, %client, "connection closed early");
+        reason = reason.or_else(|| close_reason(error, &stream));
     }
-    let library_reason = || close_reason(ended.as_ref().err()?, stream.as_ref());
-    own_reason.or_else(library_reason).map(end);
-    match (stream, ended) {
-        // The client got the reason, and may still be sending.
-        (Some(stream), Err(_)) => linger(stream).await,
-        (Some(stream), Ok(())) if matches!(own_reason, Some(CloseReason::ProtocolViolation)) => linger(stream).await,
-        (Some(stream), Ok(())) => close(stream).await,
-        (None, _) => {}
+    if let Some(reason) = reason {
+        handler.observe(ConnectionEvent::Aborted(reason));
+    }
+    // The client got the reason, and may still be sending.
+    if ended.is_err() || reason == Some(CloseReason::ProtocolViolation) {
+        linger(stream).await;
+    } else {
+        close(stream).await;
     }
 }
 
+/// Serves the requests of a connection, until its end or an error of the library. `close_reason` is set if the server ends it.
+async fn serve_requests<H: Handler>(
+    stream: &mut Stream,
+    peer: Peer<H>,
+    close_reason: &mut Option<CloseReason>,
+) -> Result<(), h2::Error> {
+    let Peer { client, transport, handler, phase } = peer;
+    let limits = &transport.limits;
+    let flood = Notify::new();
+    let frames = FrameStream::new(stream, limits.header_timeout, &flood);
+    let handshake = tokio::select! {
+        handshake = timeout(limits.header_timeout, builder(limits).handshake(frames)) => handshake,
+        () = ShutdownPhase::Closing.reached(phase.clone()) => return Ok(()),
+    };
+    let Ok(handshake) = handshake else {
+        *close_reason = Some(CloseReason::HeadTimeout);
+        return Ok(());
+    };
+    let streams = Arc::new(StreamLimit::new(transport));
+    let requests = JoinSet::new();
+    let mut http2 =
+        Http2Connection { connection: handshake?, requests, streams, transport, handler, client, close_reason };
+    http2.run(phase, &flood).await
+}
+
 /// Returns the reason for an error if the server ended the connection.
-fn close_reason(error: &h2::Error, stream: Option<&Stream>) -> Option<CloseReason> {
+fn close_reason(error: &h2::Error, stream: &Stream) -> Option<CloseReason> {
     match error.get_io().map(io::Error::kind) {
-        Some(io::ErrorKind::TimedOut) if stream.is_some_and(write_timed_out) => Some(CloseReason::Stalled),
+        Some(io::ErrorKind::TimedOut) if write_timed_out(stream) => Some(CloseReason::Stalled),
         Some(io::ErrorKind::TimedOut) => Some(CloseReason::HeadTimeout),
         None if error.is_library() => Some(CloseReason::ProtocolViolation),
         _ => None,
@@ -124,18 +122,18 @@ fn builder(limits: &TransportLimits) -> Builder {
 }
 
 /// A connection and its requests in flight, which are aborted with it.
-struct Http2Connection<H: Handler> {
-    connection: Connection<FrameStream, Bytes>,
+struct Http2Connection<'a, H: Handler> {
+    connection: Connection<FrameStream<'a>, Bytes>,
     requests: JoinSet<()>,
     streams: Arc<StreamLimit>,
     transport: &'static Transport,
     handler: &'static H,
     client: IpAddr,
     /// The reason why the server ends the connection.
-    close_reason: Option<CloseReason>,
+    close_reason: &'a mut Option<CloseReason>,
 }
 
-impl<H: Handler> Http2Connection<H> {
+impl<H: Handler> Http2Connection<'_, H> {
     async fn run(&mut self, phase: watch::Receiver<ShutdownPhase>, flood: &Notify) -> Result<(), h2::Error> {
         let mut draining = pin!(ShutdownPhase::Draining.reached(phase));
         let mut is_closing = false;
@@ -158,7 +156,7 @@ impl<H: Handler> Http2Connection<H> {
                         return Ok(());
                     }
                     is_closing = true;
-                    self.close_reason = Some(CloseReason::Idle);
+                    *self.close_reason = Some(CloseReason::Idle);
                     deadline = self.begin_graceful_shutdown();
                 }
                 () = &mut draining, if !is_closing => {
@@ -166,7 +164,7 @@ impl<H: Handler> Http2Connection<H> {
                     deadline = self.begin_graceful_shutdown();
                 }
                 () = flood.notified() => {
-                    self.close_reason = Some(CloseReason::ProtocolViolation);
+                    *self.close_reason = Some(CloseReason::ProtocolViolation);
                     self.close(Reason::ENHANCE_YOUR_CALM).await;
                     return Ok(());
                 }
@@ -221,7 +219,7 @@ async fn serve_request<H: Handler>(
     let (mut head, body) = response.into_parts();
     let _open_ended = head.extensions.get::<OpenEnded>().map(|_| {
         drop(in_flight_here);
-        transport.requests.open_ended.hold()
+        transport.open_ended.hold()
     });
     // HTTP/2 forbids the field.
     head.headers.remove(CONNECTION);

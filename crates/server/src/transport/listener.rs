@@ -52,11 +52,10 @@ pub(crate) async fn serve<H: Handler>(
         };
         match accepted {
             Ok((stream, client)) => {
-                let open = || transport.connections.open(client.ip(), transport.connections_from(client.ip()));
-                let mut opened = open();
+                let mut opened = transport.open(client.ip());
                 if let (Err(exceeded), true) = (&opened, transport.single_requests) {
                     held.close_oldest(client.ip(), *exceeded).await;
-                    opened = open();
+                    opened = transport.open(client.ip());
                 }
                 match opened {
                     Ok(open) => {
@@ -80,13 +79,12 @@ pub(crate) async fn serve<H: Handler>(
     }
     let deadline = Instant::now() + transport.limits.shutdown_grace;
     drop(listener);
-    transport.requests.start_draining();
     phase.send_replace(ShutdownPhase::Draining);
     let finish = async {
         transport.requests.idle().await;
         // Idle connections stay open until now, so that a client that is about to send a request gets a response.
         phase.send_replace(ShutdownPhase::Closing);
-        transport.connections.all_closed().await;
+        transport.connections.idle().await;
     };
     let finished = tokio::time::timeout_at(deadline.into(), finish).await.is_ok();
     ShutdownOutcome { unfinished: if finished { 0 } else { transport.connections.count() }, deadline }

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Striped};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+use plantstore_telemetry::metrics::{Exposition, Gauge, Striped};
+use tokio::sync::{Notify, watch};
 
 use super::connection_state::ConnectionState;
 use super::trusted_proxies::TrustedProxies;
@@ -18,8 +19,13 @@ use crate::options::{TransportLimits, defaults};
 pub(crate) struct Transport {
     pub(super) limits: TransportLimits,
     pub(super) trusted_proxies: TrustedProxies,
-    pub(super) connections: ConnectionLimit,
-    pub(super) requests: RequestTracker,
+    pub(super) connections: Tracker,
+    connections_by_address: KeyedLimit<ClientAddress>,
+    pub(super) requests: Tracker,
+    /// HTTP/2 responses that wait for the client's flow-control window.
+    pub(super) blocked: Gauge,
+    /// HTTP/2 responses that last until the client or the server ends them.
+    pub(super) open_ended: Gauge,
     /// The configured number of header fields differs from the HTTP library's own limit.
     pub(super) has_custom_header_limit: bool,
     /// Every connection carries one request of HTTP/1.1. If there are too many, the one that is held longest is closed.
@@ -29,9 +35,17 @@ pub(crate) struct Transport {
 impl Transport {
     pub(crate) fn new(limits: TransportLimits, trusted_proxies: TrustedProxies) -> Self {
         let has_custom_header_limit = limits.max_headers != defaults::<TransportLimits>().max_headers;
-        let connections = ConnectionLimit::new(&limits);
-        let requests = RequestTracker::default();
-        Self { limits, trusted_proxies, connections, requests, has_custom_header_limit, single_requests: false }
+        Self {
+            limits,
+            trusted_proxies,
+            connections: Tracker::default(),
+            connections_by_address: KeyedLimit::default(),
+            requests: Tracker::default(),
+            blocked: Gauge::default(),
+            open_ended: Gauge::default(),
+            has_custom_header_limit,
+            single_requests: false,
+        }
     }
 
     /// Closes every connection after one request, and the one that is held longest if there are too many.
@@ -39,9 +53,24 @@ impl Transport {
         Self { single_requests: true, ..self }
     }
 
+    /// Counts a connection of this client as open until the return value is dropped. Only the listener calls this, so that no other
+    /// connection is opened meanwhile.
+    pub(super) fn open(&'static self, client: IpAddr) -> Result<OpenConnection, Exceeded> {
+        if self.connections.count() >= self.limits.max_connections {
+            return Err(Exceeded::Total);
+        }
+        let of_address = self.connections_by_address.take(client.into(), self.connections_from(client));
+        Ok(OpenConnection { _of_address: of_address.ok_or(Exceeded::Address)?, _tracked: self.connections.begin() })
+    }
+
+    /// Returns the maximum number of open event streams, unless one is configured.
+    pub(crate) fn default_event_streams(&self) -> usize {
+        self.limits.max_connections.div_ceil(2)
+    }
+
     /// Returns the maximum number of connections of this address. By default it is half of all, so that one client cannot use up
     /// the total. It is the total for trusted proxies and for this machine, because a reverse proxy connects for many clients.
-    pub(super) fn connections_from(&self, address: IpAddr) -> usize {
+    fn connections_from(&self, address: IpAddr) -> usize {
         match self.limits.max_connections_per_address {
             _ if self.trusted_proxies.contain(address) => self.limits.max_connections,
             Some(limit) => limit,
@@ -52,15 +81,16 @@ impl Transport {
 
     /// Returns true once the shutdown has begun.
     pub(crate) fn is_draining(&self) -> bool {
-        self.requests.is_draining()
+        self.requests.is_awaited()
     }
 
     pub(crate) fn write_metrics(&self, exposition: &mut Exposition) {
-        let connections = &self.connections;
-        exposition.gauge("plantstore_http_connections", "Open client connections.").sample(&[], connections.count());
+        exposition
+            .gauge("plantstore_http_connections", "Open client connections.")
+            .sample(&[], self.connections.count());
         exposition
             .counter("plantstore_http_connections_accepted_total", "Accepted client connections.")
-            .sample(&[], connections.accepted.get());
+            .sample(&[], sum(&self.connections.begun));
         exposition
             .gauge("plantstore_http_requests_in_flight", "Requests in flight: received, and not yet answered in full.")
             .sample(&[], self.requests.count());
@@ -69,7 +99,7 @@ impl Transport {
                 "plantstore_http2_streams_blocked",
                 "HTTP/2 responses that wait for the client's flow-control window.",
             )
-            .sample(&[], self.requests.blocked.get());
+            .sample(&[], self.blocked.get());
         exposition
             .gauge("plantstore_draining", "1 while the server shuts down, otherwise 0.")
             .sample(&[], u8::from(self.is_draining()));
@@ -89,15 +119,6 @@ impl From<IpAddr> for ClientAddress {
     }
 }
 
-/// Limit on the number of open connections, in total and per client address.
-pub(super) struct ConnectionLimit {
-    total: usize,
-    permits: Semaphore,
-    open: AtomicUsize,
-    accepted: Counter,
-    by_address: Mutex<HashMap<ClientAddress, usize>>,
-}
-
 /// The limit that a connection exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exceeded {
@@ -105,101 +126,84 @@ pub(crate) enum Exceeded {
     Address,
 }
 
-impl ConnectionLimit {
-    pub(super) fn new(limits: &TransportLimits) -> Self {
-        let total = limits.max_connections;
-        Self {
-            total,
-            permits: Semaphore::new(total),
-            open: AtomicUsize::new(0),
-            accepted: Counter::default(),
-            by_address: Mutex::default(),
-        }
-    }
+/// An open connection, counted until it is dropped.
+pub(super) struct OpenConnection {
+    _of_address: KeyedPlace<ClientAddress>,
+    _tracked: Tracked,
+}
 
-    /// Counts a connection of this client, which may have `max_connections`, as open until the return value is dropped.
-    pub(super) fn open(&self, client: IpAddr, max_connections: usize) -> Result<ConnectionPermit<'_>, Exceeded> {
-        let permit = self.permits.try_acquire().map_err(|_| Exceeded::Total)?;
-        let address = ClientAddress::from(client);
-        let mut by_address = self.by_address();
-        let open = by_address.entry(address).or_default();
-        if *open >= max_connections {
-            return Err(Exceeded::Address);
-        }
-        *open += 1;
-        self.open.fetch_add(1, Ordering::Relaxed);
-        self.accepted.count();
-        Ok(ConnectionPermit { limit: self, address, _permit: permit })
-    }
+/// Limit on the places that are taken concurrently for one key.
+pub(crate) struct KeyedLimit<K: 'static>(Mutex<HashMap<K, usize>>);
 
-    /// Returns the number of open connections.
-    pub(super) fn count(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
-    }
-
-    /// Resolves when no connection is open.
-    pub(super) async fn all_closed(&self) {
-        let all = u32::try_from(self.total).unwrap_or(u32::MAX);
-        let _ = self.permits.acquire_many(all).await;
-    }
-
-    fn by_address(&self) -> MutexGuard<'_, HashMap<ClientAddress, usize>> {
-        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+impl<K> Default for KeyedLimit<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
     }
 }
 
-pub(super) struct ConnectionPermit<'a> {
-    limit: &'a ConnectionLimit,
-    address: ClientAddress,
-    _permit: SemaphorePermit<'a>,
+impl<K: Copy + Eq + Hash> KeyedLimit<K> {
+    /// Takes a place until the return value is dropped; `None` if `max` places of the key are taken.
+    pub(crate) fn take(&'static self, key: K, max: usize) -> Option<KeyedPlace<K>> {
+        let mut places = self.places();
+        let taken = places.entry(key).or_default();
+        (*taken < max).then(|| {
+            *taken += 1;
+            KeyedPlace { limit: self, key }
+        })
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<K, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Drop for ConnectionPermit<'_> {
+pub(crate) struct KeyedPlace<K: Copy + Eq + Hash + 'static> {
+    limit: &'static KeyedLimit<K>,
+    key: K,
+}
+
+impl<K: Copy + Eq + Hash> Drop for KeyedPlace<K> {
     fn drop(&mut self) {
-        self.limit.open.fetch_sub(1, Ordering::Relaxed);
-        if let Entry::Occupied(mut open) = self.limit.by_address().entry(self.address) {
-            *open.get_mut() -= 1;
-            if *open.get() == 0 {
-                open.remove();
+        if let Entry::Occupied(mut taken) = self.limit.places().entry(self.key) {
+            *taken.get_mut() -= 1;
+            if *taken.get() == 0 {
+                taken.remove();
             }
         }
     }
 }
 
-/// Counts the requests in flight on a listener. The counters are striped, so that threads do not contend for them.
+/// Counts what is in flight, and reports the end of the last. The counters are striped, so that threads do not contend for them.
 #[derive(Default)]
-pub(super) struct RequestTracker {
+pub(crate) struct Tracker {
     begun: Striped<AtomicUsize>,
     ended: Striped<AtomicUsize>,
-    /// HTTP/2 responses that wait for the client's flow-control window.
-    pub(super) blocked: Gauge,
-    /// HTTP/2 responses that last until the client or the server ends them.
-    pub(super) open_ended: Gauge,
-    draining: AtomicBool,
+    is_awaited: AtomicBool,
     changed: Notify,
 }
 
-impl RequestTracker {
-    pub(super) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::SeqCst)
-    }
-
-    pub(super) fn start_draining(&self) {
-        self.draining.store(true, Ordering::SeqCst);
+impl Tracker {
+    /// Counts one more until the return value is dropped.
+    pub(crate) fn begin(&'static self) -> Tracked {
+        self.begun.local().fetch_add(1, Ordering::SeqCst);
+        Tracked(self)
     }
 
     pub(super) fn count(&self) -> usize {
-        let sum = |stripes: &Striped<AtomicUsize>| -> usize {
-            stripes.iter().map(|stripe| stripe.load(Ordering::SeqCst)).sum()
-        };
-        // The order matters: every request in `ended` is also in `begun`, which is read later. So zero means that there was an
-        // instant without requests.
+        // The order matters: all that is in `ended` is also in `begun`, which is read later. So zero means that there was an
+        // instant with none in flight.
         let ended = sum(&self.ended);
         sum(&self.begun) - ended
     }
 
-    /// Resolves when no request is in flight.
-    pub(super) async fn idle(&self) {
+    /// Returns true once the end of all is awaited.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when none is in flight.
+    pub(crate) async fn idle(&self) {
+        self.is_awaited.store(true, Ordering::SeqCst);
         loop {
             let changed = self.changed.notified();
             if self.count() == 0 {
@@ -210,20 +214,34 @@ impl RequestTracker {
     }
 }
 
+fn sum(stripes: &Striped<AtomicUsize>) -> usize {
+    stripes.iter().map(|stripe| stripe.load(Ordering::SeqCst)).sum()
+}
+
+pub(crate) struct Tracked(&'static Tracker);
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.0.ended.local().fetch_add(1, Ordering::SeqCst);
+        if self.0.is_awaited() {
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
 /// A request in flight, from the end of its head to the end of its response.
 pub(crate) struct InFlightRequest {
-    tracker: &'static RequestTracker,
     /// The state of an HTTP/1.1 connection; `None` for HTTP/2.
     connection: Option<Arc<ConnectionState>>,
     /// Arrival time of its first byte; over HTTP/2, of the end of its head.
     pub(crate) arrived: Instant,
+    _tracked: Tracked,
 }
 
 impl InFlightRequest {
-    pub(super) fn begin(tracker: &'static RequestTracker, connection: Option<&Arc<ConnectionState>>) -> Self {
-        tracker.begun.local().fetch_add(1, Ordering::SeqCst);
+    pub(super) fn begin(tracker: &'static Tracker, connection: Option<&Arc<ConnectionState>>) -> Self {
         let arrived = connection.map_or_else(Instant::now, |connection| connection.begin_request());
-        Self { tracker, connection: connection.cloned(), arrived }
+        Self { connection: connection.cloned(), arrived, _tracked: tracker.begin() }
     }
 }
 
@@ -231,10 +249,6 @@ impl Drop for InFlightRequest {
     fn drop(&mut self) {
         if let Some(connection) = &self.connection {
             connection.end_request();
-        }
-        self.tracker.ended.local().fetch_add(1, Ordering::SeqCst);
-        if self.tracker.is_draining() {
-            self.tracker.changed.notify_waiters();
         }
     }
 }
@@ -269,10 +283,6 @@ pub struct ShutdownOutcome {
 mod tests {
     use super::*;
 
-    fn address(text: &str) -> IpAddr {
-        text.parse().expect("an address")
-    }
-
     #[test]
     fn one_address_may_have_half_of_the_connections_unless_it_is_loopback() {
         let limits = TransportLimits { max_connections: 5, ..defaults() };
@@ -282,17 +292,9 @@ mod tests {
         for (client, default) in
             [("192.0.2.1", 3), ("2001:db8::1", 3), ("127.0.0.2", 5), ("::ffff:127.0.0.1", 5), ("::1", 5)]
         {
-            assert_eq!(by_default.connections_from(address(client)), default, "{client}");
-            assert_eq!(configured.connections_from(address(client)), 4, "{client}");
+            let address = client.parse().expect("an address");
+            assert_eq!(by_default.connections_from(address), default, "{client}");
+            assert_eq!(configured.connections_from(address), 4, "{client}");
         }
-    }
-
-    #[test]
-    fn ipv6_network_is_one_client() {
-        let client = |text| ClientAddress::from(address(text));
-        assert_eq!(client("2001:db8::1"), client("2001:db8::ffff:1"));
-        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
-        assert_eq!(client("::ffff:10.0.0.1"), client("10.0.0.1"));
-        assert_ne!(client("10.0.0.2"), client("10.0.0.1"));
     }
 }

@@ -3,12 +3,11 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::transport::stream::{PREFACE, Stream, Timer};
 
@@ -20,53 +19,28 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 
 /// A stream that enforces the header timeout on all frames except DATA.
-pub(super) struct FrameStream {
-    /// `None` once it is given back.
-    stream: Option<Stream>,
+pub(super) struct FrameStream<'a> {
+    stream: &'a mut Stream,
     tracker: FrameTracker,
     timeout: Duration,
     reading: Timer,
     /// Notified when the client sends too many control frames. After that, nothing is read.
-    flood: Arc<Notify>,
-    give_back: Option<oneshot::Sender<Stream>>,
+    flood: &'a Notify,
 }
 
-impl FrameStream {
-    /// `flood` is notified when there are too many control frames. The receiver gets the stream back when this is dropped.
-    pub(super) fn new(stream: Stream, timeout: Duration, flood: Arc<Notify>) -> (Self, oneshot::Receiver<Stream>) {
-        let (give_back, returned) = oneshot::channel();
-        let frames = Self {
-            stream: Some(stream),
-            tracker: FrameTracker::new(),
-            timeout,
-            reading: Timer::default(),
-            flood,
-            give_back: Some(give_back),
-        };
-        (frames, returned)
-    }
-
-    fn stream(&mut self) -> io::Result<Pin<&mut Stream>> {
-        self.stream.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+impl<'a> FrameStream<'a> {
+    pub(super) fn new(stream: &'a mut Stream, timeout: Duration, flood: &'a Notify) -> Self {
+        Self { stream, tracker: FrameTracker::new(), timeout, reading: Timer::default(), flood }
     }
 }
 
-impl Drop for FrameStream {
-    fn drop(&mut self) {
-        if let (Some(stream), Some(give_back)) = (self.stream.take(), self.give_back.take()) {
-            // Without a receiver, the stream is closed.
-            let _ = give_back.send(stream);
-        }
-    }
-}
-
-impl AsyncRead for FrameStream {
+impl AsyncRead for FrameStream<'_> {
     fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.tracker.flooded {
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        if let Poll::Ready(read) = self.stream()?.poll_read(task, buffer) {
+        if let Poll::Ready(read) = Pin::new(&mut *self.stream).poll_read(task, buffer) {
             self.tracker.follow(&buffer.filled()[before..]);
             if self.tracker.flooded {
                 buffer.set_filled(before);
@@ -84,19 +58,19 @@ impl AsyncRead for FrameStream {
     }
 }
 
-impl AsyncWrite for FrameStream {
+impl AsyncWrite for FrameStream<'_> {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = ready!(self.stream()?.poll_write(task, bytes))?;
-        self.tracker.control.add_written(written);
+        let written = ready!(Pin::new(&mut *self.stream).poll_write(task, bytes))?;
+        self.tracker.control.add(written);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream()?.poll_flush(task)
+        Pin::new(&mut *self.stream).poll_flush(task)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream()?.poll_shutdown(task)
+        Pin::new(&mut *self.stream).poll_shutdown(task)
     }
 }
 
@@ -157,7 +131,7 @@ impl FrameTracker {
         match kind {
             HEADERS => {
                 self.continues = flags & END_HEADERS == 0;
-                self.control.add_request();
+                self.control.add(PER_REQUEST);
             }
             CONTINUATION => self.continues = flags & END_HEADERS == 0,
             DATA => self.unfinished = None,
@@ -166,59 +140,41 @@ impl FrameTracker {
     }
 }
 
-/// Capacity of the bucket of control frames.
-const BURST: u32 = 1_000;
-/// Time in which one token is added.
-const REFILL_INTERVAL: Duration = Duration::from_millis(50);
-/// Tokens added for a request, which may come with priorities, window updates and a cancellation.
-const PER_REQUEST: u32 = 4;
-/// Bytes written to the client for which one token is added, because the client sends window updates.
-const BYTES_PER_FRAME: usize = 1_024;
+/// Bytes that must be written to the client for each of its control frames, because a client that reads sends window updates.
+const PER_FRAME: usize = 1_024;
+/// Bytes that a request counts as, which may come with priorities, window updates and a cancellation.
+const PER_REQUEST: usize = 4 * PER_FRAME;
+/// Bytes that a second counts as.
+const PER_SECOND: usize = 20 * PER_FRAME;
+/// Capacity of the bucket.
+const BURST: usize = 1_000 * PER_FRAME;
 
-/// Token bucket of control frames. Such a frame is cheap for the client, but the server must process it and often reply. Normal
-/// clients send a few per request and per amount of data they read. The connection of a client that sends many more is closed.
+/// Token bucket of control frames, in bytes. Such a frame is cheap for the client, but the server must process it and often reply.
+/// Normal clients send a few per request and per amount of data they read. The connection of a client that sends many more is
+/// closed.
 struct ControlFrameLimit {
-    left: u32,
+    left: usize,
     refilled: Instant,
-    /// Bytes written for which no token was added yet.
-    bytes: usize,
 }
 
 impl ControlFrameLimit {
     fn new() -> Self {
-        Self { left: BURST, refilled: Instant::now(), bytes: 0 }
+        Self { left: BURST, refilled: Instant::now() }
     }
 
-    /// Takes a token; `false` if the client has sent too many frames.
+    fn add(&mut self, bytes: usize) {
+        self.left = self.left.saturating_add(bytes).min(BURST);
+    }
+
+    /// Takes the bytes of a frame; `false` if the client has sent too many.
     fn take(&mut self) -> bool {
-        if self.left == 0 {
-            self.refill();
-        }
-        let taken = self.left.checked_sub(1);
-        self.left = taken.unwrap_or(0);
-        taken.is_some()
-    }
-
-    fn add_request(&mut self) {
-        self.add(PER_REQUEST);
-    }
-
-    fn add_written(&mut self, bytes: usize) {
-        self.bytes += bytes;
-        self.add(u32::try_from(self.bytes / BYTES_PER_FRAME).unwrap_or(BURST));
-        self.bytes %= BYTES_PER_FRAME;
-    }
-
-    /// Adds the tokens for the time since the last refill. Called only when the bucket is empty, to save reading the clock.
-    fn refill(&mut self) {
-        let earned = self.refilled.elapsed().as_nanos() / REFILL_INTERVAL.as_nanos();
-        if earned > 0 {
+        if self.left < PER_FRAME && self.refilled.elapsed() >= Duration::from_secs(1) {
+            let seconds = usize::try_from(self.refilled.elapsed().as_secs()).unwrap_or(usize::MAX);
+            self.add(PER_SECOND.saturating_mul(seconds));
             self.refilled = Instant::now();
-            self.add(u32::try_from(earned).unwrap_or(BURST));
         }
-    }
-
-    fn add(&mut self, frames: u32) {
-        self.left = self.left.saturating_add(frames).min(BURST);
+        let rest = self.left.checked_sub(PER_FRAME);
+        self.left = rest.unwrap_or(0);
+        rest.is_some()
     }
 }

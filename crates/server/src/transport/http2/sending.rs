@@ -131,24 +131,22 @@ impl StreamLimit {
 
     /// Counts a response as blocked, on this connection and on all, until the return value is dropped.
     fn block(&self) -> (GaugeGuard<'_>, GaugeGuard<'static>) {
-        (self.blocked.hold(), self.transport.requests.blocked.hold())
+        (self.blocked.hold(), self.transport.blocked.hold())
     }
 
     /// Returns true if there is no capacity for this many requests: all connections together have more in flight than
     /// `--max-connections`, and this one has more than its share. Blocked and open-ended responses do not count, because they
     /// take almost no memory.
     pub(super) fn is_over_limit(&self) -> bool {
-        let requests = &self.transport.requests;
-        let waiting = count(&requests.blocked) + count(&requests.open_ended);
-        requests.count().saturating_sub(waiting) > self.transport.limits.max_connections
+        let waiting = count(&self.transport.blocked) + count(&self.transport.open_ended);
+        self.transport.requests.count().saturating_sub(waiting) > self.transport.limits.max_connections
             && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
     }
 
     /// Returns true if there are too many blocked responses: all connections together have more than `--max-connections`, and
     /// this one has more than its share.
     fn is_over_blocked_limit(&self) -> bool {
-        count(&self.transport.requests.blocked) > self.transport.limits.max_connections
-            && count(&self.blocked) > self.share()
+        count(&self.transport.blocked) > self.transport.limits.max_connections && count(&self.blocked) > self.share()
     }
 
     /// Returns the number of requests that is guaranteed to each connection.
