@@ -21,7 +21,7 @@ pub use self::api::{Cors, OriginError};
 pub use self::auth::{Issuer, IssuerUrl, IssuerUrlError};
 pub use self::metrics_listener::serve_metrics;
 pub use self::observe::{Collector, CollectorSettings, Endpoint, EndpointError};
-pub use self::options::{ApiLimits, AuthLimits, Rate, RateError, TransportLimits, value_parser};
+pub use self::options::{ApiLimits, AuthLimits, Rate, TransportLimits, value_parser};
 pub use self::routes::openapi;
 pub use self::server::{Server, ServerSettings};
 pub use self::transport::{CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TrustedProxies};

@@ -107,31 +107,22 @@ impl Rate {
 }
 
 impl FromStr for Rate {
-    type Err = RateError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, RateError> {
-        let (number, unit) = text.split_once('/').ok_or(RateError::Form)?;
-        let seconds = match unit {
-            "s" => 1,
-            "m" => 60,
-            "h" => 3_600,
-            _ => return Err(RateError::Form),
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, seconds) = match text.split_once('/') {
+            Some((number, "s")) => (number, 1),
+            Some((number, "m")) => (number, 60),
+            Some((number, "h")) => (number, 3_600),
+            _ => ("", 0),
         };
         if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(RateError::Form);
+            let form = "write a number of requests and a unit of time, for example 100/s, 600/m or 5000/h";
+            return Err(form.to_owned());
         }
         match number.parse() {
             Ok(number @ 1..=RATE_MAX) => Ok(Self { number, period: Duration::from_secs(seconds) }),
-            _ => Err(RateError::Number),
+            _ => Err(format!("the number must be from 1 to {RATE_MAX}")),
         }
     }
-}
-
-/// The reason why a text is not a [`Rate`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RateError {
-    #[error("write a number of requests and a unit of time, for example 100/s, 600/m or 5000/h")]
-    Form,
-    #[error("the number must be from 1 to {RATE_MAX}")]
-    Number,
 }

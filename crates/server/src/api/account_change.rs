@@ -16,7 +16,7 @@ use crate::auth::{Caller, RequiredScope, Session, SessionSelector};
 use crate::observe::Context;
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{Role, UserId, UserName};
-use plantstore_store::StoreError;
+use plantstore_store::{Store, StoreError};
 use plantstore_telemetry::logging::AUDIT_LOG;
 
 /// An authenticated caller who may change their own tokens or shares.
@@ -68,16 +68,16 @@ impl From<Change> for Completed {
 }
 
 impl<S: Send + 'static> ChangeAccess<S> {
-    pub(super) fn user_id(&self) -> UserId {
-        self.session.user_id()
-    }
-
-    /// Runs a change when its turn has come, and returns the response.
-    pub(super) async fn run(
+    /// Runs a change of the caller when its turn has come, and returns the response.
+    pub(super) async fn run<F>(
         self,
         attempt: Attempt,
-        change: impl Future<Output = Result<Completed, ApiError>> + Send + 'static,
-    ) -> Result<Response, ApiError> {
+        change: impl FnOnce(&'static Store, UserId) -> F,
+    ) -> Result<Response, ApiError>
+    where
+        F: Future<Output = Result<Completed, ApiError>> + Send + 'static,
+    {
+        let change = change(&self.api.store, self.session.user_id());
         let place = self.api.account_changes.begin(&self.session.identity, attempt.kind).await;
         let place = place.ok_or_else(|| self.api.write_error(StoreError::Overloaded))?;
         let running = tokio::spawn(async move {

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, EXPECT, HeaderMap};
+use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap};
 use hyper::http::request::Parts;
 use percent_encoding::percent_decode_str;
 
@@ -124,6 +124,10 @@ async fn receive(request: Request, api: &Api) -> Result<(Parts, Bytes), ApiError
     let limit = api.limits.max_body_bytes;
     // A client that sends `Expect: 100-continue` has not sent the body yet, so there is nothing to discard.
     let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
+    let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length: usize| length > discard) {
+        return Err(ApiError::BodyTooLarge { limit, close: true });
+    }
     let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
         .await
         .map_err(|_| ApiError::RequestTimeout)??;
@@ -140,10 +144,6 @@ fn check_type(bytes: &[u8], headers: &HeaderMap) -> Result<(), ApiError> {
 /// Reads a body to its end. A body larger than `limit` is discarded, one larger than `discard` is not read to its end.
 async fn read(body: Body, limit: usize, discard: usize) -> Result<Bytes, ApiError> {
     let too_large = |close| ApiError::BodyTooLarge { limit, close };
-    // By the announced length a large body is rejected before it is read.
-    if http_body::Body::size_hint(&body).lower() > discard as u64 {
-        return Err(too_large(true));
-    }
     let mut frames = body.into_data_stream();
     let mut whole = BytesMut::new();
     let mut length = 0;

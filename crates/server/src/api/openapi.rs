@@ -87,7 +87,9 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
         bodies.extend(operation.returns.body());
     }
     let mut schemas = Vec::new();
-    bodies.iter().for_each(|body| (body.components)(&mut schemas));
+    for body in bodies {
+        (body.components)(&mut schemas);
+    }
     for (name, schema) in schemas {
         components["schemas"][name] = json!(schema);
     }

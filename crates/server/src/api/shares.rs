@@ -15,7 +15,7 @@ use super::state::Api;
 use crate::auth::{Caller, ManageShares};
 use plantstore_model::self_service::ShareRequest;
 use plantstore_model::user::{Role, UserName};
-use plantstore_store::{AcceptOutcome, GrantOutcome, StoredName};
+use plantstore_store::{AcceptOutcome, GrantOutcome, Store, StoredName};
 
 /// Shares that you have granted and received
 #[derive(Serialize, ToSchema)]
@@ -93,19 +93,17 @@ fn attempt(kind: ChangeKind, action: &'static str, user: &UserName) -> Attempt {
 
 /// `PUT /shares/{user}`
 pub(crate) async fn grant(
-    State(api): State<&'static Api>,
     access: ChangeAccess<ManageShares>,
     PathUser(to): PathUser,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let owner = access.user_id();
     if to == access.session.identity.user {
         return Err(ApiError::BadRequest("you have all rights to your own plants: name another user"));
     }
     let role = ShareRequest::from_json(&body)?.role(access.session.scopes)?;
     let attempt = attempt(ChangeKind::Grant, "grant share", &to);
-    let change = async move {
-        match api.store.grant_own_share(owner, &to, role, Timestamp::now()).await? {
+    let change = |store: &'static Store, owner| async move {
+        match store.grant_own_share(owner, &to, role, Timestamp::now()).await? {
             GrantOutcome::Granted => Ok(Change::ShareGranted(to, role).into()),
             GrantOutcome::TooMany => Err(ApiError::TooManyGranted),
             GrantOutcome::NoOwner | GrantOutcome::NoGrantee => Err(ApiError::InvalidToken),
@@ -115,15 +113,10 @@ pub(crate) async fn grant(
 }
 
 /// `DELETE /shares/{user}`
-pub(crate) async fn revoke(
-    State(api): State<&'static Api>,
-    access: ChangeAccess<ManageShares>,
-    PathUser(to): PathUser,
-) -> Result<Response, ApiError> {
-    let owner = access.user_id();
+pub(crate) async fn revoke(access: ChangeAccess<ManageShares>, PathUser(to): PathUser) -> Result<Response, ApiError> {
     let attempt = attempt(ChangeKind::Revocation, "revoke share", &to);
-    let change = async move {
-        let was_shared = api.store.revoke_own_share(owner, &to).await?;
+    let change = |store: &'static Store, owner| async move {
+        let was_shared = store.revoke_own_share(owner, &to).await?;
         if was_shared { Ok(Change::ShareRevoked(to).into()) } else { Err(ApiError::UnknownShare) }
     };
     access.run(attempt, change).await
@@ -131,14 +124,12 @@ pub(crate) async fn revoke(
 
 /// `PUT /shares/received/{owner}`
 pub(crate) async fn accept(
-    State(api): State<&'static Api>,
     access: ChangeAccess<ManageShares>,
     PathUser(owner): PathUser,
 ) -> Result<Response, ApiError> {
-    let user = access.user_id();
     let attempt = attempt(ChangeKind::Grant, "accept share", &owner);
-    let change = async move {
-        match api.store.accept_share(user, &owner).await? {
+    let change = |store: &'static Store, user| async move {
+        match store.accept_share(user, &owner).await? {
             AcceptOutcome::Accepted => Ok(Change::ShareAccepted(owner).into()),
             AcceptOutcome::NoOffer => Err(ApiError::UnknownReceivedShare),
             AcceptOutcome::TooMany => Err(ApiError::TooManyReceived),
@@ -149,14 +140,12 @@ pub(crate) async fn accept(
 
 /// `DELETE /shares/received/{owner}`
 pub(crate) async fn decline(
-    State(api): State<&'static Api>,
     access: ChangeAccess<ManageShares>,
     PathUser(owner): PathUser,
 ) -> Result<Response, ApiError> {
-    let user = access.user_id();
     let attempt = attempt(ChangeKind::Revocation, "decline share", &owner);
-    let change = async move {
-        let was_shared = api.store.decline_share(user, &owner, Timestamp::now()).await?;
+    let change = |store: &'static Store, user| async move {
+        let was_shared = store.decline_share(user, &owner, Timestamp::now()).await?;
         if was_shared { Ok(Change::ShareDeclined(owner).into()) } else { Err(ApiError::UnknownReceivedShare) }
     };
     access.run(attempt, change).await

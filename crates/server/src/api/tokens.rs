@@ -21,7 +21,7 @@ use plantstore_model::token::{
     PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel, TokenState,
 };
 use plantstore_model::user::UserName;
-use plantstore_store::CreateTokenOutcome;
+use plantstore_store::{CreateTokenOutcome, Store};
 
 /// Your user name and token
 #[derive(Serialize, ToSchema)]
@@ -132,19 +132,17 @@ impl Token {
 
 /// `POST /tokens`
 pub(crate) async fn create(
-    State(api): State<&'static Api>,
     access: ChangeAccess<ManageTokens>,
     _: NoKey,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
     let now = Timestamp::now();
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let user = access.user_id();
     let attributes = TokenRequest::from_json(&body, now)?.attributes(parent_token(&access.session), now)?;
     let token = PlainToken::generate().map_err(|error| ApiError::Internal(error.to_string()))?;
     let target = attributes.label.as_str().to_owned();
-    let change = async move {
-        match api.store.create_own_token(user, &token.hash(), &attributes).await? {
+    let change = |store: &'static Store, user| async move {
+        match store.create_own_token(user, &token.hash(), &attributes).await? {
             CreateTokenOutcome::Created(id) => {
                 let created = CreatedToken { token: Token::unused(id, attributes), secret: token.reveal().to_owned() };
                 Ok(Completed { change: Change::TokenCreated(id), response: created_response(&created)? })
@@ -174,16 +172,11 @@ fn created_response(created: &CreatedToken) -> Result<Response, ApiError> {
 }
 
 /// `DELETE /tokens/{id}`
-pub(crate) async fn revoke(
-    State(api): State<&'static Api>,
-    access: ChangeAccess<ManageTokens>,
-    PathId(id): PathId,
-) -> Result<Response, ApiError> {
-    let user = access.user_id();
+pub(crate) async fn revoke(access: ChangeAccess<ManageTokens>, PathId(id): PathId) -> Result<Response, ApiError> {
     let token = TokenId::new(id?.get());
     let attempt = Attempt { kind: ChangeKind::Revocation, action: "revoke token", target: token.get().to_string() };
-    let change = async move {
-        let was_active = api.store.revoke_own_token(user, token, Timestamp::now()).await?;
+    let change = |store: &'static Store, user| async move {
+        let was_active = store.revoke_own_token(user, token, Timestamp::now()).await?;
         if was_active { Ok(Change::TokenRevoked(token).into()) } else { Err(ApiError::UnknownToken) }
     };
     access.run(attempt, change).await

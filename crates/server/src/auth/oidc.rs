@@ -58,7 +58,7 @@ impl Issuer {
 /// Verifies the tokens of one issuer.
 pub(crate) struct TokenVerifier {
     expected: ExpectedClaims,
-    key_cache: KeyCache,
+    key_cache: Arc<KeyCache>,
     reports: RejectionReports,
 }
 

@@ -42,8 +42,17 @@ pub(crate) struct Trace {
 struct Recording {
     /// Holds the span of the request, which is the parent of the others.
     context: Context,
-    clock: Clock,
+    arrived: Instant,
+    /// The arrival in wall-clock time.
+    arrived_at: SystemTime,
     recorder: SpanRecorder,
+}
+
+impl Recording {
+    /// Converts a time since the arrival to wall-clock time.
+    fn wall_time(&self, time: Instant) -> SystemTime {
+        self.arrived_at + time.saturating_duration_since(self.arrived)
+    }
 }
 
 impl Trace {
@@ -118,25 +127,6 @@ fn is_forwardable(state: &str) -> bool {
     state.len() <= STATE_MAX && !state.contains(TOKEN_PREFIX) && !values.into_iter().any(|(_, it)| is_jwt_shaped(it))
 }
 
-/// Converts times of the monotonic clock to wall-clock time.
-struct Clock {
-    now: Instant,
-    wall: SystemTime,
-}
-
-impl Clock {
-    fn read() -> Self {
-        Self { now: Instant::now(), wall: SystemTime::now() }
-    }
-
-    fn wall_time(&self, time: Instant) -> SystemTime {
-        match time.checked_duration_since(self.now) {
-            Some(later) => self.wall + later,
-            None => self.wall - self.now.saturating_duration_since(time),
-        }
-    }
-}
-
 /// Reports requests to a collector.
 pub(crate) struct Tracer {
     provider: SdkTracerProvider,
@@ -154,20 +144,20 @@ impl Tracer {
 
     /// Starts the span of a request, if it is sampled.
     fn begin(&self, client: &Context, arrived: Instant) -> Option<Recording> {
-        let clock = Clock::read();
+        let arrived_at = SystemTime::now() - arrived.elapsed();
         let span = SpanBuilder::from_name("request").with_kind(SpanKind::Server);
-        let span = self.sdk.build_with_context(span.with_start_time(clock.wall_time(arrived)), client);
+        let span = self.sdk.build_with_context(span.with_start_time(arrived_at), client);
         let recorder = SpanRecorder::default();
-        span.is_recording().then(|| Recording { context: client.with_span(span), clock, recorder })
+        span.is_recording().then(|| Recording { context: client.with_span(span), arrived, arrived_at, recorder })
     }
 
     /// Queues the spans of a request that has ended, if it is recorded. Never waits.
     pub(super) fn record(&self, trace: &Trace, request: &EndedRequest<'_>) {
-        let Some(Recording { context, clock, recorder }) = &trace.recording else { return };
-        for step in recorder.take() {
-            let child = SpanBuilder::from_name(step.name).with_start_time(clock.wall_time(step.start));
-            let mut child = self.sdk.build_with_context(child.with_kind(SpanKind::Internal), context);
-            child.end_with_timestamp(clock.wall_time(step.end));
+        let Some(recording) = &trace.recording else { return };
+        for step in recording.recorder.take() {
+            let child = SpanBuilder::from_name(step.name).with_start_time(recording.wall_time(step.start));
+            let mut child = self.sdk.build_with_context(child.with_kind(SpanKind::Internal), &recording.context);
+            child.end_with_timestamp(recording.wall_time(step.end));
         }
         let Outcome { status, error, bytes, complete } = *request.outcome;
         let method = request.method_name();
@@ -186,13 +176,13 @@ impl Tracer {
             Some(KeyValue::new("http.response.body.size", i64::try_from(bytes).unwrap_or(i64::MAX))),
             Some(KeyValue::new("network.protocol.version", request.version_number())),
         ];
-        let span = context.span();
+        let span = recording.context.span();
         span.update_name(route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}")));
         span.set_attributes(attributes.into_iter().flatten());
         if failed {
             span.set_status(Status::error(""));
         }
-        span.end_with_timestamp(clock.wall_time(Instant::now()));
+        span.end_with_timestamp(recording.wall_time(Instant::now()));
     }
 
     /// Sends the spans that are still queued.

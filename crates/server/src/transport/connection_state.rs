@@ -6,13 +6,13 @@ use std::time::Instant;
 
 pub(super) struct ConnectionState(Mutex<Inner>);
 
-struct Inner {
-    phase: Phase,
-    close_reason: Option<CloseReason>,
+pub(super) struct Inner {
+    pub(super) phase: Phase,
+    pub(super) close_reason: Option<CloseReason>,
     /// The client may still be sending a body that is not read.
-    lingers: bool,
+    pub(super) lingers: bool,
     /// The response in flight ends when the client disconnects.
-    is_open_ended: bool,
+    pub(super) is_open_ended: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -54,27 +54,23 @@ impl ConnectionState {
         Self(Mutex::new(Inner { phase, close_reason: None, lingers: false, is_open_ended: false }))
     }
 
-    fn state(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    pub(super) fn phase(&self) -> Phase {
-        self.state().phase
-    }
-
+impl Inner {
     /// Records that bytes of a request have arrived.
-    pub(super) fn receive(&self) {
-        let mut state = self.state();
-        if let Phase::New(_) | Phase::Idle(_) = state.phase {
-            state.phase = Phase::Head(Instant::now());
+    pub(super) fn receive(&mut self) {
+        if let Phase::New(_) | Phase::Idle(_) = self.phase {
+            self.phase = Phase::Head(Instant::now());
         }
     }
 
     /// Records that the head of a request is complete; returns the arrival time of its first byte.
-    pub(super) fn begin_request(&self) -> Instant {
-        let mut state = self.state();
-        state.lingers = false;
-        match std::mem::replace(&mut state.phase, Phase::Busy) {
+    pub(super) fn begin_request(&mut self) -> Instant {
+        self.lingers = false;
+        match std::mem::replace(&mut self.phase, Phase::Busy) {
             Phase::Head(since) => since,
             // Pipelined: it arrived together with the previous request.
             Phase::New(_) | Phase::Idle(_) | Phase::Busy => Instant::now(),
@@ -82,44 +78,17 @@ impl ConnectionState {
     }
 
     /// Records that a request's response has ended.
-    pub(super) fn end_request(&self) {
-        let mut state = self.state();
-        state.phase = Phase::Idle(Instant::now());
-        state.is_open_ended = false;
-    }
-
-    /// Records that the client may still be sending a body that is not read.
-    pub(super) fn linger_on_close(&self) {
-        self.state().lingers = true;
-    }
-
-    /// Records that the response in flight ends when the client disconnects.
-    pub(super) fn end_with_client(&self) {
-        self.state().is_open_ended = true;
-    }
-
-    pub(super) fn is_open_ended(&self) -> bool {
-        self.state().is_open_ended
-    }
-
-    pub(super) fn close(&self, reason: CloseReason) {
-        self.state().close_reason = Some(reason);
-    }
-
-    pub(super) fn close_reason(&self) -> Option<CloseReason> {
-        self.state().close_reason
+    pub(super) fn end_request(&mut self) {
+        self.phase = Phase::Idle(Instant::now());
+        self.is_open_ended = false;
     }
 
     /// Returns the start of the current phase.
     pub(super) fn since(&self) -> Instant {
-        match self.phase() {
+        match self.phase {
             Phase::New(since) | Phase::Idle(since) | Phase::Head(since) => since,
             Phase::Busy => Instant::now(),
         }
-    }
-
-    pub(super) fn lingers(&self) -> bool {
-        self.state().lingers
     }
 }
 

@@ -67,7 +67,7 @@ pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: 
         }
     };
     let parts = Pin::into_inner(connection).into_parts();
-    let mut reason = state.close_reason();
+    let mut reason = state.lock().close_reason;
     let Http1Stream { stream, .. } = parts.io.into_inner();
     if let Err(error) = ended {
         tracing::debug!(%error, %client, "connection closed early");
@@ -77,13 +77,14 @@ pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: 
         handler.observe(ConnectionEvent::Aborted(reason));
         match reason {
             CloseReason::HeadTimeout => {
-                send_last(stream, &handler.reject(Rejection::HeadTimeout, client, state.since())).await;
+                let since = state.lock().since();
+                send_last(stream, &handler.reject(Rejection::HeadTimeout, client, since)).await;
             }
             // Hyper has responded, and the client may still be sending what it has rejected.
             CloseReason::HeadTooLarge | CloseReason::Malformed => linger(stream).await,
             CloseReason::Idle | CloseReason::Stalled | CloseReason::ProtocolViolation => close(stream).await,
         }
-    } else if state.lingers() {
+    } else if state.lock().lingers {
         linger(stream).await;
     }
 }
@@ -103,10 +104,10 @@ async fn respond<H: Handler>(
     let info = RequestInfo { client, in_flight, rejection };
     let response = handler.handle(request.map(Body::new), info).await;
     if response.extensions().get::<OpenEnded>().is_some() {
-        state.end_with_client();
+        state.lock().is_open_ended = true;
     }
     if has_body && !(takes_body && response.status().is_success()) {
-        state.linger_on_close();
+        state.lock().lingers = true;
     }
     response
 }
@@ -155,7 +156,7 @@ impl Http1Stream {
     /// Returns the time until which something must be read, and the reason for which the connection ends otherwise.
     fn read_deadline(&self) -> Option<(Instant, CloseReason)> {
         let limits = &self.transport.limits;
-        match self.connection.phase() {
+        match self.connection.lock().phase {
             Phase::New(since) => Some((since + limits.header_timeout, CloseReason::Idle)),
             Phase::Idle(since) => Some((since + limits.idle_timeout, CloseReason::Idle)),
             Phase::Head(since) => Some((since + limits.header_timeout, CloseReason::HeadTimeout)),
@@ -164,7 +165,7 @@ impl Http1Stream {
     }
 
     fn end(&self, reason: CloseReason, error: io::ErrorKind) -> Poll<io::Result<()>> {
-        self.connection.close(reason);
+        self.connection.lock().close_reason = Some(reason);
         Poll::Ready(Err(error.into()))
     }
 }
@@ -175,13 +176,13 @@ impl AsyncRead for Http1Stream {
             let length = self.read_ahead.len().min(buffer.remaining());
             buffer.put_slice(&self.read_ahead[..length]);
             self.read_ahead.drain(..length);
-            self.connection.receive();
+            self.connection.lock().receive();
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(task, buffer) {
             if buffer.filled().len() > before {
-                self.connection.receive();
+                self.connection.lock().receive();
             }
             return Poll::Ready(read);
         }
@@ -201,7 +202,7 @@ impl AsyncWrite for Http1Stream {
     /// Also detects that the client has disconnected during an open-ended response. Hyper polls this whenever it is woken, and does
     /// not read during a response, because it allows clients to close their half of the connection.
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.connection.is_open_ended() && self.read_ahead.len() < READ_AHEAD_MAX {
+        while self.connection.lock().is_open_ended && self.read_ahead.len() < READ_AHEAD_MAX {
             let mut bytes = [0; 64];
             let mut buffer = ReadBuf::new(&mut bytes);
             match Pin::new(&mut self.stream).poll_read(task, &mut buffer) {
@@ -217,7 +218,7 @@ impl AsyncWrite for Http1Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
         // The rejection is still to be sent.
-        if self.connection.close_reason().is_some() {
+        if self.connection.lock().close_reason.is_some() {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_shutdown(task)

@@ -10,17 +10,18 @@ mod sending;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::stream;
 use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
-use http_body::{Body as _, Frame, SizeHint};
-use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue};
+use http_body::Body as _;
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Request, Response};
 use tokio::sync::{Notify, watch};
@@ -205,9 +206,9 @@ async fn serve_request<H: Handler>(
     client: IpAddr,
 ) {
     let in_flight_here = streams.begin();
-    let (mut parts, body) = request.into_parts();
+    let (mut parts, mut body) = request.into_parts();
     parts.extensions.insert(streams.buffers.clone());
-    let body = Body::new(RequestBody { left: announced_length(&parts.headers), stream: body });
+    let body = Body::from_stream(stream::poll_fn(move |task| poll_data(&mut body, task)));
     let in_flight = InFlightRequest::begin(&transport.requests, None);
     let client = transport.trusted_proxies.client_of(client, &parts.headers);
     let info = RequestInfo { client, in_flight, rejection: rejection(&parts, &transport.limits, &streams) };
@@ -235,41 +236,14 @@ async fn serve_request<H: Handler>(
     }
 }
 
-/// Returns the length of the body that a request announces.
-fn announced_length(headers: &HeaderMap) -> Option<u64> {
-    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-struct RequestBody {
-    stream: RecvStream,
-    /// Bytes still to come, if the request has announced the length.
-    left: Option<u64>,
-}
-
-impl http_body::Body for RequestBody {
-    type Data = Bytes;
-    type Error = h2::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        let Some(data) = ready!(self.stream.poll_data(task)) else {
-            return Poll::Ready(None);
-        };
-        let data = data.and_then(|data| {
-            // The data is consumed, so the client may send as much again.
-            self.stream.flow_control().release_capacity(data.len())?;
-            self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
-            Ok(Frame::data(data))
-        });
-        Poll::Ready(Some(data))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.stream.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
+/// Returns the next bytes of a body. They are consumed, so the client may send as many again.
+fn poll_data(body: &mut RecvStream, task: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
+    let data = ready!(body.poll_data(task));
+    Poll::Ready(data.map(|data| {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        Ok(data)
+    }))
 }
 
 /// Returns the reason to reject a request without routing: its head is too large, or there is no capacity. For HTTP/1.1, the

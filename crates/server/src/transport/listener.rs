@@ -57,9 +57,9 @@ pub(crate) async fn serve<H: Handler>(
                     held.close_oldest(client.ip(), *exceeded).await;
                     opened = transport.open(client.ip());
                 }
+                let peer = Peer { client: client.ip(), transport, handler, phase: phases.clone() };
                 match opened {
                     Ok(open) => {
-                        let peer = Peer { client: client.ip(), transport, handler, phase: phases.clone() };
                         let connection = serve_connection(stream, tls.clone(), peer);
                         let task = tokio::spawn(async move {
                             connection.await;
@@ -71,7 +71,7 @@ pub(crate) async fn serve<H: Handler>(
                     }
                     // Over TLS the connection is closed without a response, because there is no capacity for a handshake.
                     Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
-                    Err(exceeded) => reject(stream, client.ip(), exceeded, transport, handler, &rejections),
+                    Err(exceeded) => reject(stream, exceeded, peer, &rejections),
                 }
             }
             Err(error) => pause_after(&error).await,
@@ -121,14 +121,8 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Responds to a connection beyond the limit, in a task of its own.
-fn reject<H: Handler>(
-    stream: TcpStream,
-    client: IpAddr,
-    exceeded: Exceeded,
-    transport: &'static Transport,
-    handler: &'static H,
-    permits: &Arc<Semaphore>,
-) {
+fn reject<H: Handler>(stream: TcpStream, exceeded: Exceeded, peer: Peer<H>, permits: &Arc<Semaphore>) {
+    let Peer { client, transport, handler, .. } = peer;
     handler.observe(ConnectionEvent::LimitReached(exceeded));
     let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
         return;

@@ -240,7 +240,7 @@ pub(crate) struct InFlightRequest {
 
 impl InFlightRequest {
     pub(super) fn begin(tracker: &'static Tracker, connection: Option<&Arc<ConnectionState>>) -> Self {
-        let arrived = connection.map_or_else(Instant::now, |connection| connection.begin_request());
+        let arrived = connection.map_or_else(Instant::now, |connection| connection.lock().begin_request());
         Self { connection: connection.cloned(), arrived, _tracked: tracker.begin() }
     }
 }
@@ -248,7 +248,7 @@ impl InFlightRequest {
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
         if let Some(connection) = &self.connection {
-            connection.end_request();
+            connection.lock().end_request();
         }
     }
 }

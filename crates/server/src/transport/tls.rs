@@ -77,7 +77,8 @@ impl Tls {
     pub fn reload(&self) -> Result<CertificateReload, CertificateFileError> {
         let new = self.files.read()?;
         let mut current = self.current.get();
-        if new.digest == current.digest {
+        // Only one key belongs to a certificate.
+        if new.cert == current.cert {
             return Ok(CertificateReload::Unchanged);
         }
         *current = new;
@@ -86,14 +87,14 @@ impl Tls {
 
     /// Returns the SHA-256 of the certificate in the format of `openssl x509 -fingerprint -sha256`.
     pub fn fingerprint(&self) -> String {
-        let digest = Sha256::digest(self.current.get().key.cert[0].as_ref());
+        let digest = Sha256::digest(self.current.get().cert[0].as_ref());
         let bytes: Vec<String> = digest.iter().map(|byte| format!("{byte:02X}")).collect();
         bytes.join(":")
     }
 
     /// Writes the time at which the certificate expires.
     pub fn write_metrics(&self, exposition: &mut Exposition) {
-        let expires = expiry(&self.current.get().key.cert[0]);
+        let expires = expiry(&self.current.get().cert[0]);
         if let Some(expires) = expires {
             let help = "Expiry of the TLS certificate in use, as Unix time.";
             exposition.gauge("plantstore_tls_certificate_expiry_timestamp_seconds", help).sample(&[], expires);
@@ -144,24 +145,18 @@ struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    fn read(&self) -> Result<LoadedCertificate, CertificateFileError> {
+    fn read(&self) -> Result<Arc<CertifiedKey>, CertificateFileError> {
         let certificates = contents(&self.certificate)?;
         let key = contents(&self.key)?;
-        let mut digest = Sha256::new();
-        digest.update(Sha256::digest(&certificates));
-        digest.update(Sha256::digest(&key));
-        Ok(LoadedCertificate { key: Arc::new(self.parse(&certificates, &key)?), digest: digest.finalize().into() })
-    }
-
-    fn parse(&self, certificates: &[u8], key: &[u8]) -> Result<CertifiedKey, CertificateFileError> {
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificates).collect();
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&certificates).collect();
         let chain = chain.map_err(|error| unreadable(&self.certificate, &error))?;
         if chain.is_empty() {
             return Err(CertificateFileError::NoCertificate(self.certificate.display().to_string()));
         }
-        let key = PrivateKeyDer::from_pem_slice(key)
+        let key = PrivateKeyDer::from_pem_slice(&key)
             .map_err(|_| CertificateFileError::NoKey(self.key.display().to_string()))?;
-        CertifiedKey::from_der(chain, key, &trust::crypto_provider()).map_err(|error| self.unusable(&error))
+        let certified = CertifiedKey::from_der(chain, key, &trust::crypto_provider());
+        certified.map(Arc::new).map_err(|error| self.unusable(&error))
     }
 
     fn unusable(&self, error: &rustls::Error) -> CertificateFileError {
@@ -182,26 +177,19 @@ fn unreadable(file: &Path, error: &dyn std::error::Error) -> CertificateFileErro
     CertificateFileError::Unreadable { file: file.display().to_string(), reason: error.to_string() }
 }
 
-#[derive(Debug)]
-struct LoadedCertificate {
-    key: Arc<CertifiedKey>,
-    /// Digest of the files.
-    digest: [u8; 32],
-}
-
 /// The certificate that new connections get.
 #[derive(Debug)]
-struct CurrentCertificate(Mutex<LoadedCertificate>);
+struct CurrentCertificate(Mutex<Arc<CertifiedKey>>);
 
 impl CurrentCertificate {
-    fn get(&self) -> MutexGuard<'_, LoadedCertificate> {
+    fn get(&self) -> MutexGuard<'_, Arc<CertifiedKey>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.get().key))
+        Some(Arc::clone(&self.get()))
     }
 }
 

@@ -5,7 +5,6 @@
 //! Read from the left, an opening quote of the client would hide what a proxy appends.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
 use clap::Args;
 use hyper::HeaderMap;
@@ -24,14 +23,14 @@ const MAPPED_PREFIX: u8 = 96;
 pub struct TrustedProxies {
     /// The address of a reverse proxy, or its network such as `10.0.0.0/24`, whose `Forwarded` or `X-Forwarded-For` names the
     /// client. Repeat the option, or separate several with commas. None unless given
-    #[arg(long = "trusted-proxy", value_name = "CIDR", env = "PLANTSTORE_TRUSTED_PROXY", value_delimiter = ',')]
-    networks: Vec<ProxyNetwork>,
+    #[arg(long = "trusted-proxy", value_name = "CIDR", env = "PLANTSTORE_TRUSTED_PROXY", value_delimiter = ',', value_parser = proxy_network)]
+    networks: Vec<IpNet>,
 }
 
 impl TrustedProxies {
     pub(super) fn contain(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.networks.iter().any(|network| network.0.contains(&address))
+        self.networks.iter().any(|network| network.contains(&address))
     }
 
     /// Returns the address of the client that sent a request over a connection from `peer`.
@@ -42,44 +41,53 @@ impl TrustedProxies {
         if !self.contain(peer) {
             return peer;
         }
-        let named_by = |field: &'static HopField| field.hops(headers).map(|hops| self.first_untrusted(peer, hops));
-        match (named_by(&FORWARDED_HOPS), named_by(&X_FORWARDED_FOR_HOPS)) {
+        let forwarded = self.client_in(headers, FORWARDED, peer, |element| node_address(for_parameter(element)?));
+        match (forwarded, self.client_in(headers, X_FORWARDED_FOR, peer, node_address)) {
             (Some(one), Some(other)) if one != other => peer,
             (Some(client), _) | (None, Some(client)) => client,
             (None, None) => peer,
         }
     }
 
-    /// Follows the hops from a trusted proxy to the first address that is not one. Stops at the last address that is known if
-    /// a hop has none, or there are no more.
-    fn first_untrusted(&self, peer: IpAddr, hops: impl Iterator<Item = Option<IpAddr>>) -> IpAddr {
+    /// Returns the client that a field names: the first address from the right that is not a trusted proxy, or the last one that is
+    /// known if an element has no address or there are no more. Empty elements are skipped, and all lines of the field count as one
+    /// list. Returns `None` if the request does not have the field.
+    fn client_in(
+        &self,
+        headers: &HeaderMap,
+        field: HeaderName,
+        peer: IpAddr,
+        address_of: fn(&str) -> Option<IpAddr>,
+    ) -> Option<IpAddr> {
+        let lines = headers.get_all(field);
+        lines.iter().next()?;
         let mut known = peer;
-        for hop in hops.take(HOPS_MAX) {
-            let Some(address) = hop else { break };
+        for element in lines.into_iter().rev().flat_map(elements_from_the_right).take(HOPS_MAX) {
+            let Some(address) = std::str::from_utf8(element).ok().and_then(address_of) else { break };
             known = address;
             if !self.contain(known) {
                 break;
             }
         }
-        known
+        Some(known)
     }
 }
 
-/// A network of trusted proxies; IPv4 addresses within IPv6 are stored as IPv4.
-#[derive(Clone, Debug)]
-struct ProxyNetwork(IpNet);
-
-impl FromStr for ProxyNetwork {
-    type Err = ProxyNetworkError;
-
-    fn from_str(text: &str) -> Result<Self, ProxyNetworkError> {
-        let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-        let network = canonical(network.map_err(|_| ProxyNetworkError::Form)?);
-        if network.prefix_len() == 0 {
-            return Err(ProxyNetworkError::Everything);
-        }
-        let first = network.trunc();
-        if network == first { Ok(Self(network)) } else { Err(ProxyNetworkError::NotFirst(first)) }
+/// Parses a network of trusted proxies. IPv4 addresses within IPv6 become IPv4.
+fn proxy_network(text: &str) -> Result<IpNet, String> {
+    let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    let network =
+        canonical(network.map_err(|_| {
+            "write an address or a network, for example 10.0.0.5, 10.0.0.0/24 or 2001:db8::/64".to_owned()
+        })?);
+    let first = network.trunc();
+    if network.prefix_len() == 0 {
+        Err("this contains every address, so that any client could name an address of its choice: name your own proxies"
+            .to_owned())
+    } else if network != first {
+        Err(format!("the address is not the first of the network: write {first}"))
+    } else {
+        Ok(network)
     }
 }
 
@@ -88,41 +96,6 @@ fn canonical(network: IpNet) -> IpNet {
     let prefix = within.prefix_len().checked_sub(MAPPED_PREFIX);
     let mapped = within.addr().to_ipv4_mapped().zip(prefix);
     mapped.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok()).map_or(network, IpNet::V4)
-}
-
-/// The reason why a network cannot be trusted.
-#[derive(Debug, thiserror::Error)]
-enum ProxyNetworkError {
-    #[error("write an address or a network, for example 10.0.0.5, 10.0.0.0/24 or 2001:db8::/64")]
-    Form,
-    #[error(
-        "this contains every address, so that any client could name an address of its choice: name your own proxies"
-    )]
-    Everything,
-    #[error("the address is not the first of the network: write {0}")]
-    NotFirst(IpNet),
-}
-
-/// A header field with the addresses of hops.
-struct HopField {
-    name: HeaderName,
-    /// Returns the address in an element.
-    address: fn(&str) -> Option<IpAddr>,
-}
-
-static FORWARDED_HOPS: HopField =
-    HopField { name: FORWARDED, address: |element| node_address(for_parameter(element)?) };
-static X_FORWARDED_FOR_HOPS: HopField = HopField { name: X_FORWARDED_FOR, address: node_address };
-
-impl HopField {
-    /// Returns the addresses of the field, the last first: `None` for a hop that has no address, or a malformed one. Empty
-    /// elements are skipped, and all lines of the field count as one list. Returns `None` if the request does not have the field.
-    fn hops(&'static self, headers: &HeaderMap) -> Option<impl Iterator<Item = Option<IpAddr>>> {
-        let lines = headers.get_all(&self.name);
-        lines.iter().next()?;
-        let elements = lines.into_iter().rev().flat_map(elements_from_the_right);
-        Some(elements.map(|element| (self.address)(std::str::from_utf8(element).ok()?)))
-    }
 }
 
 /// Returns the elements of a list, the last first, without empty ones. A comma in quotes does not separate.

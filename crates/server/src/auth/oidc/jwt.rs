@@ -1,8 +1,6 @@
 //! Parsing of a JWT and validation of its claims. Input that lenient parsers read in different ways is rejected. Also algorithm
 //! names and base64url, which tokens and keys (JWK) share.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
@@ -90,7 +88,7 @@ pub(super) struct Jwt<'a> {
     pub(super) signature: Vec<u8>,
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
-    claims: UniqueNamesObject,
+    claims: Value,
 }
 
 /// Claims that a token must have.
@@ -113,11 +111,11 @@ impl<'a> Jwt<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Self, TokenError> {
         let (signed, signature) = text.rsplit_once('.').ok_or(TokenError::Malformed)?;
         let (header, claims) = signed.split_once('.').ok_or(TokenError::Malformed)?;
-        let header = UniqueNamesObject::decode(header)?;
+        let header = decode_object(header)?;
         if header.get("crit").is_some() {
             return Err(TokenError::Critical);
         }
-        let algorithm = header.get("alg").and_then(Value::as_str).and_then(Algorithm::from_name);
+        let algorithm = header["alg"].as_str().and_then(Algorithm::from_name);
         let key_id = match header.get("kid") {
             None => None,
             Some(id) => Some(id.as_str().ok_or(TokenError::KeyId)?.to_owned()),
@@ -130,14 +128,14 @@ impl<'a> Jwt<'a> {
             signature: decode(signature).ok_or(TokenError::Malformed)?,
             algorithm: algorithm.ok_or(TokenError::Algorithm)?,
             key_id,
-            claims: UniqueNamesObject::decode(claims)?,
+            claims: decode_object(claims)?,
         })
     }
 
     /// Returns the claims if they are those expected and valid at this time.
     pub(super) fn check(&self, expected: &ExpectedClaims, now: Timestamp) -> Result<Claims, TokenError> {
         let claims = &self.claims;
-        if claims.text("iss") != Some(&expected.issuer) {
+        if claims["iss"] != *expected.issuer {
             return Err(TokenError::Issuer);
         }
         let meant_for_us = match claims.get("aud") {
@@ -147,19 +145,19 @@ impl<'a> Jwt<'a> {
         if !meant_for_us {
             return Err(TokenError::Audience(claims.get("aud").map(quoted_json)));
         }
-        let expires = claims.seconds("exp")?.ok_or(TokenError::Time("exp"))?;
+        let expires = seconds(claims, "exp")?.ok_or(TokenError::Time("exp"))?;
         let accepted_until = timestamp(expires + LEEWAY);
         if accepted_until <= now {
             return Err(TokenError::Expired);
         }
         for name in ["nbf", "iat"] {
-            if claims.seconds(name)?.is_some_and(|start| timestamp(start - LEEWAY) > now) {
+            if seconds(claims, name)?.is_some_and(|start| timestamp(start - LEEWAY) > now) {
                 return Err(TokenError::NotYetValid);
             }
         }
-        let user =
-            claims.text(&expected.user_claim).and_then(|name| UserName::parse(name).ok()).ok_or(TokenError::User)?;
-        let scopes = Scopes::from_names(claims.text("scope").unwrap_or_default());
+        let user = claims[&expected.user_claim].as_str().and_then(|name| UserName::parse(name).ok());
+        let user = user.ok_or(TokenError::User)?;
+        let scopes = Scopes::from_names(claims["scope"].as_str().unwrap_or_default());
         Ok(Claims { user, scopes, expires: timestamp(expires), accepted_until })
     }
 }
@@ -175,25 +173,13 @@ fn timestamp(seconds: f64) -> Timestamp {
     since.and_then(|since| Timestamp::from_duration(since).ok()).unwrap_or(limit)
 }
 
-/// A JSON object without repeated names, which parsers would read in different ways.
-struct UniqueNamesObject(BTreeMap<String, Value>);
+/// Decodes a JSON object without repeated names, which parsers would read in different ways.
+fn decode_object(text: &str) -> Result<Value, TokenError> {
+    let members = decode(text).and_then(|json| unique_members(&json)).ok_or(TokenError::Malformed)?;
+    Ok(members.into_iter().collect())
+}
 
-impl UniqueNamesObject {
-    fn decode(text: &str) -> Result<Self, TokenError> {
-        let members = decode(text).and_then(|json| unique_members(&json));
-        members.map(Self).ok_or(TokenError::Malformed)
-    }
-
-    fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name)
-    }
-
-    fn text(&self, name: &str) -> Option<&str> {
-        self.get(name).and_then(Value::as_str)
-    }
-
-    fn seconds(&self, name: &'static str) -> Result<Option<f64>, TokenError> {
-        let seconds = |value: &Value| value.as_f64().ok_or(TokenError::Time(name));
-        self.get(name).map(seconds).transpose()
-    }
+fn seconds(claims: &Value, name: &'static str) -> Result<Option<f64>, TokenError> {
+    let seconds = |value: &Value| value.as_f64().ok_or(TokenError::Time(name));
+    claims.get(name).map(seconds).transpose()
 }

@@ -26,18 +26,13 @@ const REQUEST_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of skipped keys of a set that are logged one by one.
 const SKIPPED_KEYS_MAX: usize = 20;
 
-/// The keys of an issuer, and the task that fetches them.
+/// The keys of an issuer. A task fetches them.
 pub(super) struct KeyCache {
     state: watch::Sender<KeyState>,
-    metrics: Arc<FetchMetrics>,
-}
-
-#[derive(Default)]
-struct FetchMetrics {
     fetched: Counter,
     failed: Counter,
     /// Time of the last successful fetch, in seconds since 1970; 0 before the first.
-    last: Gauge,
+    last_fetch: Gauge,
 }
 
 struct KeyState {
@@ -49,21 +44,24 @@ struct KeyState {
 }
 
 impl KeyCache {
-    pub(super) fn start(url: IssuerUrl, client: Client) -> Self {
-        let (state, _) = watch::channel(KeyState { keys: None, fetching: true, requested: None });
-        let metrics = Arc::<FetchMetrics>::default();
-        tokio::spawn(refresh(url, client, state.clone(), Arc::clone(&metrics)));
-        Self { state, metrics }
+    pub(super) fn start(url: IssuerUrl, client: Client) -> Arc<Self> {
+        let cache = Arc::new(Self {
+            state: watch::Sender::new(KeyState { keys: None, fetching: true, requested: None }),
+            fetched: Counter::default(),
+            failed: Counter::default(),
+            last_fetch: Gauge::default(),
+        });
+        tokio::spawn(refresh(Arc::clone(&cache), url, client));
+        cache
     }
 
     pub(super) fn write_metrics(&self, exposition: &mut Exposition) {
-        let FetchMetrics { fetched, failed, last } = &*self.metrics;
         exposition
             .counter("plantstore_oidc_key_fetches_total", "Fetches of the issuer's keys, by outcome.")
-            .sample(&[("outcome", "ok".into())], fetched.get())
-            .sample(&[("outcome", "failed".into())], failed.get());
+            .sample(&[("outcome", "ok".into())], self.fetched.get())
+            .sample(&[("outcome", "failed".into())], self.failed.get());
         // Omitted before the first fetch: the age that a dashboard computes from zero would be decades.
-        if let Some(last) = Some(last.get()).filter(|last| *last > 0) {
+        if let Some(last) = Some(self.last_fetch.get()).filter(|last| *last > 0) {
             let help = "Time of the last successful fetch of the issuer's keys, as Unix time.";
             exposition.gauge("plantstore_oidc_keys_last_fetch_timestamp_seconds", help).sample(&[], last);
         }
@@ -105,9 +103,9 @@ impl KeyCache {
 }
 
 /// Fetches the keys again and again.
-async fn refresh(url: IssuerUrl, client: Client, state: watch::Sender<KeyState>, metrics: Arc<FetchMetrics>) {
+async fn refresh(cache: Arc<KeyCache>, url: IssuerUrl, client: Client) {
     let issuer = url.as_str();
-    let mut requests = state.subscribe();
+    let mut requests = cache.state.subscribe();
     let mut failing = false;
     let mut reported = Vec::new();
     loop {
@@ -121,18 +119,18 @@ async fn refresh(url: IssuerUrl, client: Client, state: watch::Sender<KeyState>,
                     report_skipped_keys(issuer, &skipped);
                     reported = skipped;
                 }
-                use_keys(&state, issuer, keys);
-                metrics.fetched.count();
-                metrics.last.set(Timestamp::now().as_second());
+                use_keys(&cache.state, issuer, keys);
+                cache.fetched.count();
+                cache.last_fetch.set(Timestamp::now().as_second());
                 false
             }
             Err(error) => {
-                metrics.failed.count();
+                cache.failed.count();
                 if !failing {
                     let error = error.to_string();
                     tracing::warn!(issuer, error, "cannot fetch the issuer's keys: retrying");
                 }
-                state.send_modify(|state| state.fetching = false);
+                cache.state.send_modify(|state| state.fetching = false);
                 true
             }
         };
@@ -142,7 +140,7 @@ async fn refresh(url: IssuerUrl, client: Client, state: watch::Sender<KeyState>,
             _ = requests.wait_for(|state| state.fetching) => {}
         }
         // Subscribers need no notification: they wait for the end of the fetch.
-        state.send_if_modified(|state| {
+        cache.state.send_if_modified(|state| {
             state.fetching = true;
             false
         });

@@ -161,8 +161,11 @@ impl Jwk {
         }
         let material = match (self.kty.as_str(), self.crv.as_deref()) {
             ("RSA", _) => self.rsa(),
-            ("EC", Some("P-256")) => self.p256(),
-            ("OKP", Some("Ed25519")) => self.ed25519(),
+            ("EC", Some("P-256")) => {
+                let [x, y] = [coordinate(self.x.as_ref())?, coordinate(self.y.as_ref())?];
+                Ok(Material::P256([vec![UNCOMPRESSED], x, y].concat()))
+            }
+            ("OKP", Some("Ed25519")) => coordinate(self.x.as_ref()).map(Material::Ed25519),
             (kind, None) => Err(SkipReason::Type(quoted(kind))),
             (kind, Some(curve)) => Err(SkipReason::Type(format!("{} with {}", quoted(kind), quoted(curve)))),
         }?;
@@ -181,16 +184,6 @@ impl Jwk {
         let first = modulus.first().ok_or(SkipReason::Numbers)?;
         let bits = modulus.len() * 8 - first.leading_zeros() as usize;
         if RSA_BITS.contains(&bits) { Ok(Material::Rsa { modulus, exponent }) } else { Err(SkipReason::RsaBits(bits)) }
-    }
-
-    fn p256(&self) -> Result<Material, SkipReason> {
-        let x = coordinate(self.x.as_ref())?;
-        let y = coordinate(self.y.as_ref())?;
-        Ok(Material::P256([&[UNCOMPRESSED], x.as_slice(), y.as_slice()].concat()))
-    }
-
-    fn ed25519(&self) -> Result<Material, SkipReason> {
-        coordinate(self.x.as_ref()).map(Material::Ed25519)
     }
 }
 
