@@ -185,7 +185,7 @@ impl AccountChanges {
     /// Creates the limits. A change waits for a place until `timeout`.
     pub(super) fn new(timeout: Duration) -> Self {
         let total = Semaphore::new(CHANGES_MAX);
-        Self { by_token: KeyedLimit::default(), by_user: Mutex::default(), total, running: Tracker::default(), timeout }
+        Self { by_token: KeyedLimit::new(), by_user: Mutex::default(), total, running: Tracker::default(), timeout }
     }
 
     /// Waits until a change may begin; `None` if too many are in progress for too long, or after [`Self::finish`].
@@ -235,7 +235,7 @@ pub(crate) struct EventStreams {
 
 impl EventStreams {
     pub(super) fn new(max: usize) -> Self {
-        Self { by_user: KeyedLimit::default(), places: Semaphore::new(max), max, ending: watch::Sender::default() }
+        Self { by_user: KeyedLimit::new(), places: Semaphore::new(max), max, ending: watch::Sender::default() }
     }
 
     /// Takes a place for a stream of this user.

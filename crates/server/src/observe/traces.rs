@@ -6,11 +6,12 @@
 
 mod export;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use hyper::HeaderMap;
-use opentelemetry::propagation::{Extractor, TextMapPropagator as _};
+use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, TraceId, Tracer as _, TracerProvider as _,
 };
@@ -61,7 +62,7 @@ impl Trace {
         if tracer.is_none() && !headers.contains_key(TRACEPARENT) {
             return None;
         }
-        let client = TraceContextPropagator::new().extract_with_context(&Context::new(), &ClientContext::of(headers));
+        let client = TraceContextPropagator::new().extract_with_context(&Context::new(), &client_context(headers));
         let recording = tracer.and_then(|tracer| tracer.begin(&client, arrived));
         let context = recording.as_ref().map_or(&client, |recording| &recording.context);
         let id = context.span().span_context().trace_id();
@@ -80,34 +81,15 @@ impl Trace {
     }
 }
 
-/// The client's trace context, as far as it is well-formed. A request is never rejected for it.
-struct ClientContext<'a> {
-    parent: Option<&'a str>,
-    state: Option<String>,
-}
-
-impl<'a> ClientContext<'a> {
-    fn of(headers: &'a HeaderMap) -> Self {
-        let mut parents = headers.get_all(TRACEPARENT).iter();
-        let parent = parents.next().filter(|_| parents.next().is_none()).and_then(|parent| parent.to_str().ok());
-        let states: Option<Vec<&str>> = headers.get_all(TRACESTATE).iter().map(|value| value.to_str().ok()).collect();
-        let state = states.map(|states| states.join(",")).filter(|state| is_forwardable(state));
-        Self { parent: parent.filter(|parent| is_well_formed(parent.as_bytes())), state }
-    }
-}
-
-impl Extractor for ClientContext<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        match key {
-            TRACEPARENT => self.parent,
-            TRACESTATE => self.state.as_deref(),
-            _ => None,
-        }
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        vec![TRACEPARENT, TRACESTATE]
-    }
+/// Returns the client's trace context, as far as it is well-formed. A request is never rejected for it.
+fn client_context(headers: &HeaderMap) -> HashMap<String, String> {
+    let mut parents = headers.get_all(TRACEPARENT).iter();
+    let parent = parents.next().filter(|_| parents.next().is_none()).and_then(|parent| parent.to_str().ok());
+    let parent = parent.filter(|parent| is_well_formed(parent.as_bytes())).map(str::to_owned);
+    let states: Option<Vec<&str>> = headers.get_all(TRACESTATE).iter().map(|value| value.to_str().ok()).collect();
+    let state = states.map(|states| states.join(",")).filter(|state| is_forwardable(state));
+    let fields = [(TRACEPARENT, parent), (TRACESTATE, state)];
+    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
 /// Checks the form of a `traceparent`, which the SDK does less strictly than the specification.

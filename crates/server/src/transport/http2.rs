@@ -144,7 +144,11 @@ impl<H: Handler> Http2Connection<'_, H> {
         loop {
             tokio::select! {
                 accepted = self.connection.accept() => match accepted {
-                    Some(accepted) => self.begin(accepted?),
+                    Some(accepted) => {
+                        let (request, respond) = accepted?;
+                        let streams = Arc::clone(&self.streams);
+                        self.requests.spawn(serve_request(self.handler, streams, request, respond, self.client));
+                    }
                     None => return Ok(()),
                 },
                 Some(_) = self.requests.join_next() => {
@@ -189,22 +193,17 @@ impl<H: Handler> Http2Connection<'_, H> {
     fn close_timeout(&self) -> Duration {
         if self.connection.has_streams() { self.transport.limits.write_timeout } else { CLOSE_TIMEOUT }
     }
-
-    fn begin(&mut self, (request, respond): (Request<RecvStream>, SendResponse<Bytes>)) {
-        let streams = Arc::clone(&self.streams);
-        self.requests.spawn(serve_request(self.handler, self.transport, streams, request, respond, self.client));
-    }
 }
 
 /// Serves one request until its response is sent or the client resets it.
 async fn serve_request<H: Handler>(
     handler: &'static H,
-    transport: &'static Transport,
     streams: Arc<StreamLimit>,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     client: IpAddr,
 ) {
+    let transport = streams.transport;
     let in_flight_here = streams.begin();
     let (mut parts, mut body) = request.into_parts();
     parts.extensions.insert(streams.buffers.clone());
@@ -232,7 +231,7 @@ async fn serve_request<H: Handler>(
     if let Ok(stream) = respond.send_response(Response::from_parts(head, ()), ends)
         && !ends
     {
-        send(body, stream, Window::new(transport, &streams)).await;
+        send(body, stream, Window::new(&streams)).await;
     }
 }
 

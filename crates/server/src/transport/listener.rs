@@ -21,10 +21,12 @@ use super::http1::serve_http1;
 use super::http2::serve_http2;
 use super::state::{ClientAddress, Exceeded, ShutdownOutcome, ShutdownPhase, Transport};
 use super::stream::{Socket, Stream, send_last};
-use super::tls::{HandshakeError, Tls};
+use super::tls::Tls;
 
 /// Pause after `accept` has failed, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// First byte of a TLS handshake record.
+const HANDSHAKE: u8 = 22;
 /// Maximum number of connections beyond the limit that are sent a response concurrently; further ones are closed without one.
 const REJECTIONS_MAX: usize = 64;
 /// Size of the kernel's send buffer in bytes; the kernel doubles it for its own bookkeeping. By default Linux lets it grow to
@@ -71,7 +73,7 @@ pub(crate) async fn serve<H: Handler>(
                     }
                     // Over TLS the connection is closed without a response, because there is no capacity for a handshake.
                     Err(exceeded) if tls.is_some() => handler.observe(ConnectionEvent::LimitReached(exceeded)),
-                    Err(exceeded) => reject(stream, exceeded, peer, &rejections),
+                    Err(exceeded) => reject(stream, exceeded, &peer, &rejections),
                 }
             }
             Err(error) => pause_after(&error).await,
@@ -121,8 +123,8 @@ async fn pause_after(error: &io::Error) {
 }
 
 /// Responds to a connection beyond the limit, in a task of its own.
-fn reject<H: Handler>(stream: TcpStream, exceeded: Exceeded, peer: Peer<H>, permits: &Arc<Semaphore>) {
-    let Peer { client, transport, handler, .. } = peer;
+fn reject<H: Handler>(stream: TcpStream, exceeded: Exceeded, peer: &Peer<H>, permits: &Arc<Semaphore>) {
+    let Peer { client, transport, handler, .. } = *peer;
     handler.observe(ConnectionEvent::LimitReached(exceeded));
     let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
         return;
@@ -179,23 +181,23 @@ async fn detect_protocol<H: Handler>(socket: &mut Socket, peer: &Peer<H>) -> Pro
 async fn handshake<H: Handler>(tls: &Tls, socket: Socket, peer: &Peer<H>) -> Option<(Stream, Protocol)> {
     let Peer { client, transport, handler, ref phase } = *peer;
     let arrived = Instant::now();
-    let accepted = tokio::select! {
-        accepted = timeout(transport.limits.header_timeout, tls.accept(socket)) => accepted,
-        () = ShutdownPhase::Closing.reached(phase.clone()) => return None,
-    };
-    if !matches!(accepted, Ok(Ok(_) | Err(HandshakeError::Gone))) {
-        handler.observe(ConnectionEvent::HandshakeFailed);
-    }
-    match accepted.ok()? {
-        Ok(accepted) => Some(accepted),
-        Err(HandshakeError::NotEncrypted(stream)) => {
-            send_last(stream, &handler.reject(Rejection::NotEncrypted, client, arrived)).await;
-            None
+    let fail = || handler.observe(ConnectionEvent::HandshakeFailed);
+    let negotiate = async {
+        // A client that closes the connection without sending a byte, as TCP health checks do, has not failed.
+        let first = socket.first_byte().await?;
+        if first != HANDSHAKE {
+            fail();
+            send_last(Stream::Left(socket), &handler.reject(Rejection::NotEncrypted, client, arrived)).await;
+            return None;
         }
-        Err(HandshakeError::Gone) => None,
-        Err(HandshakeError::Failed(error)) => {
+        let accepted = tls.accept(socket).await.inspect_err(|error| {
+            fail();
             tracing::debug!(%error, %client, "TLS handshake failed");
-            None
-        }
+        });
+        accepted.ok()
+    };
+    tokio::select! {
+        negotiated = timeout(transport.limits.header_timeout, negotiate) => negotiated.inspect_err(|_| fail()).ok()?,
+        () = ShutdownPhase::Closing.reached(phase.clone()) => None,
     }
 }

@@ -39,7 +39,7 @@ impl Transport {
             limits,
             trusted_proxies,
             connections: Tracker::default(),
-            connections_by_address: KeyedLimit::default(),
+            connections_by_address: KeyedLimit::new(),
             requests: Tracker::default(),
             blocked: Gauge::default(),
             open_ended: Gauge::default(),
@@ -135,13 +135,11 @@ pub(super) struct OpenConnection {
 /// Limit on the places that are taken concurrently for one key.
 pub(crate) struct KeyedLimit<K: 'static>(Mutex<HashMap<K, usize>>);
 
-impl<K> Default for KeyedLimit<K> {
-    fn default() -> Self {
+impl<K: Copy + Eq + Hash> KeyedLimit<K> {
+    pub(crate) fn new() -> Self {
         Self(Mutex::default())
     }
-}
 
-impl<K: Copy + Eq + Hash> KeyedLimit<K> {
     /// Takes a place until the return value is dropped; `None` if `max` places of the key are taken.
     pub(crate) fn take(&'static self, key: K, max: usize) -> Option<KeyedPlace<K>> {
         let mut places = self.places();

@@ -27,8 +27,6 @@ use plantstore_telemetry::metrics::Exposition;
 /// ALPN names of the protocols.
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
-/// First byte of a TLS handshake record.
-const HANDSHAKE: u8 = 22;
 /// Maximum size of the buffer of encrypted bytes.
 const ENCRYPTED_BUFFER_MAX: usize = 16 * 1024;
 /// Permission of all users to read a file.
@@ -107,26 +105,13 @@ impl Tls {
     }
 
     /// Performs the handshake with a client.
-    pub(super) async fn accept(&self, socket: Socket) -> Result<(Stream, Protocol), HandshakeError> {
-        match socket.first_byte().await {
-            Some(HANDSHAKE) => {}
-            Some(_) => return Err(HandshakeError::NotEncrypted(Stream::Left(socket))),
-            None => return Err(HandshakeError::Gone),
-        }
-        let mut stream = self.acceptor.accept(socket).await.map_err(HandshakeError::Failed)?;
+    pub(super) async fn accept(&self, socket: Socket) -> io::Result<(Stream, Protocol)> {
+        let mut stream = self.acceptor.accept(socket).await?;
         stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_BUFFER_MAX));
         let http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
         let protocol = if http2 { Protocol::Http2 } else { Protocol::Http1(Phase::New(Instant::now())) };
         Ok((Stream::Right(Box::new(stream)), protocol))
     }
-}
-
-pub(super) enum HandshakeError {
-    /// The client does not speak TLS.
-    NotEncrypted(Stream),
-    /// The client has closed the connection without sending a byte, as TCP health checks do.
-    Gone,
-    Failed(io::Error),
 }
 
 fn server_config(certificate: Arc<CurrentCertificate>) -> Result<ServerConfig, rustls::Error> {

@@ -66,15 +66,14 @@ pub(super) async fn send(mut body: impl ResponseBody, mut stream: SendStream<Byt
 
 /// The flow-control window of a response, and the time that the client has left to open it.
 pub(super) struct Window<'a> {
-    transport: &'static Transport,
     streams: &'a StreamLimit,
     /// Time that the response may still be blocked. Time spent blocked is subtracted, and bytes sent add to it.
     left: Duration,
 }
 
 impl<'a> Window<'a> {
-    pub(super) fn new(transport: &'static Transport, streams: &'a StreamLimit) -> Self {
-        Self { transport, streams, left: transport.limits.write_timeout }
+    pub(super) fn new(streams: &'a StreamLimit) -> Self {
+        Self { streams, left: streams.transport.limits.write_timeout }
     }
 
     /// Waits until some of the `wanted` bytes can be sent; returns their number. The error is the code of the reset.
@@ -105,13 +104,13 @@ impl<'a> Window<'a> {
     /// Adds the time that the client earns by reading these bytes.
     fn sent(&mut self, bytes: usize) {
         let earned = Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_PER_SECOND;
-        self.left = (self.left + earned).min(self.transport.limits.write_timeout);
+        self.left = (self.left + earned).min(self.streams.transport.limits.write_timeout);
     }
 }
 
 /// Limit on the requests of one connection.
 pub(super) struct StreamLimit {
-    transport: &'static Transport,
+    pub(super) transport: &'static Transport,
     in_flight: Gauge,
     /// Requests whose response waits for the client's flow-control window.
     blocked: Gauge,
