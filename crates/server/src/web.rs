@@ -1,10 +1,48 @@
-//! Pages for people: the web console and the API documentation. Static files and their content security policy.
+//! Pages for people: the web console and the interactive API documentation. Static files and their content security policy.
 
 mod console;
-mod docs;
 mod static_files;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use hyper::header::HeaderValue;
 
 pub use self::console::SignIn;
 pub(crate) use self::console::{files as console_files, is_navigation, not_found};
-pub(crate) use self::docs::files as docs_files;
+use self::static_files::{HTML, SCRIPT, STYLE};
 pub(crate) use self::static_files::{PageFile, StaticFile};
+
+/// Content security policy of the documentation: scripts, styles and requests only from and to this server.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Link from the documentation to the console.
+const BACK: &str = r#"<a href="/">Back to the plants</a>"#;
+
+/// Returns the page of the API documentation and its files, all of them part of the binary. They are for people, so the OpenAPI
+/// document does not describe them.
+pub(crate) fn docs_files(console: bool) -> impl Iterator<Item = PageFile> {
+    let html = include_str!("web/docs/index.html").replace(BACK, if console { BACK } else { "" });
+    let page = || StaticFile::new(html.clone(), HTML);
+    let files = [
+        ("/docs", page()),
+        ("/docs/", page()),
+        ("/docs/page.css", StaticFile::new(include_str!("web/docs/page.css"), STYLE)),
+        ("/docs/theme.js", StaticFile::new(include_str!("web/console/theme.js"), SCRIPT)),
+        ("/docs/start.js", StaticFile::new(include_str!("web/docs/start.js"), SCRIPT)),
+        ("/docs/swagger-ui.css", swagger_file("swagger-ui.css", STYLE)),
+        ("/docs/swagger-ui-bundle.js", swagger_file("swagger-ui-bundle.js", SCRIPT)),
+        ("/docs/favicon-32x32.png", swagger_file("favicon-32x32.png", "image/png")),
+    ];
+    files.into_iter().map(|(path, file)| PageFile { path, file, policy: HeaderValue::from_static(POLICY) })
+}
+
+/// Returns a file of Swagger UI.
+fn swagger_file(name: &str, content_type: &'static str) -> StaticFile {
+    let file = utoipa_swagger_ui::serve(name, Arc::default()).ok().flatten();
+    match file.map(|file| file.bytes) {
+        Some(Cow::Borrowed(bytes)) => StaticFile::new(bytes, content_type),
+        _ => unreachable!("{name} is embedded in the binary"),
+    }
+}

@@ -160,7 +160,7 @@ impl RequestMetrics {
                 let code = u16::try_from(status + 99).unwrap_or_default();
                 if count > 0 || EXPECTED.contains(&(route, method, code)) {
                     let shown = if status == 0 { "-".into() } else { LabelValue::Number(code.into()) };
-                    requests.sample(&labels(route, method, &[("status", shown)]), count);
+                    requests.sample(&[("method", method.into()), ("route", route.into()), ("status", shown)], count);
                 }
             }
         }
@@ -171,7 +171,7 @@ impl RequestMetrics {
             let all = Histogram::new(&TIMES);
             self.threads.iter().for_each(|metrics| all.absorb(&metrics.durations[kind]));
             if all.count() > 0 || expected {
-                durations.distribution(&labels(route, method, &[]), &all);
+                durations.distribution(&[("method", method.into()), ("route", route.into())], &all);
             }
         }
         let mut errors = exposition.counter("plantstore_http_errors_total", "Error responses, by error code.");
@@ -189,14 +189,6 @@ impl RequestMetrics {
             .counter("plantstore_http_responses_incomplete_total", help)
             .sample(&[], self.sum(|metrics| &metrics.responses_cut));
     }
-}
-
-fn labels(
-    route: &'static str,
-    method: &'static str,
-    more: &[(&'static str, LabelValue<'static>)],
-) -> Vec<(&'static str, LabelValue<'static>)> {
-    [&[("method", method.into()), ("route", route.into())], more].concat()
 }
 
 /// The causes for which the server rejects a connection or ends it, with their values of the label `limit` or `reason`.

@@ -90,12 +90,6 @@ pub(super) enum FetchError {
     NoKeySet,
 }
 
-impl FetchError {
-    pub(super) fn another_issuer(configured: &IssuerUrl, found: &str) -> Self {
-        Self::AnotherIssuer { configured: quoted(configured.as_str()), found: quoted(found) }
-    }
-}
-
 /// Fetches a document of the issuer.
 pub(super) async fn fetch_document(client: &Client, address: &HttpUrl) -> Result<Bytes, FetchError> {
     let response = client.get(address).await?;

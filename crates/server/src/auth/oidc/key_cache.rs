@@ -9,7 +9,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::issuer::{FetchError, IssuerUrl, IssuerUrlError, fetch_document};
+use super::issuer::{FetchError, IssuerUrl, IssuerUrlError, fetch_document, quoted};
 use super::keys::{KeySet, SkippedKey};
 use plantstore_client::{Cleartext, Client, HttpUrl, UrlTarget};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
@@ -184,7 +184,7 @@ async fn fetch(url: &IssuerUrl, client: &Client) -> Result<(KeySet, Vec<SkippedK
     let document = fetch_document(client, url.discovery()).await?;
     let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchError::NoDiscovery)?;
     if discovery.issuer != url.as_str() {
-        return Err(FetchError::another_issuer(url, &discovery.issuer));
+        return Err(FetchError::AnotherIssuer { configured: quoted(url.as_str()), found: quoted(&discovery.issuer) });
     }
     let keys =
         HttpUrl::parse(&discovery.jwks_uri, Cleartext::Loopback, UrlTarget::PathAndQuery).map_err(IssuerUrlError::from);
