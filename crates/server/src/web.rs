@@ -3,9 +3,6 @@
 mod console;
 mod static_files;
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use hyper::header::HeaderValue;
 
 pub use self::console::SignIn;
@@ -20,6 +17,13 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// Link from the documentation to the console.
 const BACK: &str = r#"<a href="/">Back to the plants</a>"#;
 
+/// A file of Swagger UI, which the build script has unpacked.
+macro_rules! swagger_file {
+    ($name:literal) => {
+        &include_bytes!(concat!(env!("OUT_DIR"), "/", $name))[..]
+    };
+}
+
 /// Returns the page of the API documentation and its files, all of them part of the binary. They are for people, so the OpenAPI
 /// document does not describe them.
 pub(crate) fn docs_files(console: bool) -> impl Iterator<Item = PageFile> {
@@ -31,18 +35,9 @@ pub(crate) fn docs_files(console: bool) -> impl Iterator<Item = PageFile> {
         ("/docs/page.css", StaticFile::new(include_str!("web/docs/page.css"), STYLE)),
         ("/docs/theme.js", StaticFile::new(include_str!("web/console/theme.js"), SCRIPT)),
         ("/docs/start.js", StaticFile::new(include_str!("web/docs/start.js"), SCRIPT)),
-        ("/docs/swagger-ui.css", swagger_file("swagger-ui.css", STYLE)),
-        ("/docs/swagger-ui-bundle.js", swagger_file("swagger-ui-bundle.js", SCRIPT)),
-        ("/docs/favicon-32x32.png", swagger_file("favicon-32x32.png", "image/png")),
+        ("/docs/swagger-ui.css", StaticFile::new(swagger_file!("swagger-ui.css"), STYLE)),
+        ("/docs/swagger-ui-bundle.js", StaticFile::new(swagger_file!("swagger-ui-bundle.js"), SCRIPT)),
+        ("/docs/favicon-32x32.png", StaticFile::new(swagger_file!("favicon-32x32.png"), "image/png")),
     ];
     files.into_iter().map(|(path, file)| PageFile { path, file, policy: HeaderValue::from_static(POLICY) })
-}
-
-/// Returns a file of Swagger UI.
-fn swagger_file(name: &str, content_type: &'static str) -> StaticFile {
-    let file = utoipa_swagger_ui::serve(name, Arc::default()).ok().flatten();
-    match file.map(|file| file.bytes) {
-        Some(Cow::Borrowed(bytes)) => StaticFile::new(bytes, content_type),
-        _ => unreachable!("{name} is embedded in the binary"),
-    }
 }
