@@ -5,6 +5,7 @@
 
 use std::future::Future;
 
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use crate::error::StoreError;
@@ -35,19 +36,23 @@ impl Store {
 
     /// Runs `work` in a transaction and commits. Repeats it after a conflict with another transaction. `work` gets the transaction
     /// by value, because a future that borrows it could not be sent between threads.
-    pub(crate) async fn transaction<T, F: Future<Output = Result<T, TransactionError>>>(
-        &self,
+    pub(crate) fn transaction<'a, T: Send + 'a, F: Future<Output = Result<T, TransactionError>> + Send + 'a>(
+        &'a self,
         origin: Origin,
-        work: impl Fn(Transaction) -> F,
-    ) -> Result<T, StoreError> {
-        let done = match &self.database {
-            Database::Sqlite(engine) => engine.transaction(origin, |opened| work(Transaction::Sqlite(opened))).await,
-            Database::Postgres(engine) => {
-                engine.transaction(origin, |opened| work(Transaction::Postgres(opened))).await
-            }
-        };
-        self.watches.poll_soon();
-        done
+        work: impl Fn(Transaction) -> F + Send + Sync + 'a,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        Box::pin(async move {
+            let done = match &self.database {
+                Database::Sqlite(engine) => {
+                    engine.transaction(origin, |opened| work(Transaction::Sqlite(opened))).await
+                }
+                Database::Postgres(engine) => {
+                    engine.transaction(origin, |opened| work(Transaction::Postgres(opened))).await
+                }
+            };
+            self.watches.poll_soon();
+            done
+        })
     }
 }
 

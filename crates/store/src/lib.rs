@@ -4,7 +4,6 @@ mod accounts;
 pub mod cache;
 mod database;
 mod error;
-mod metrics;
 pub mod new_file;
 mod options;
 mod plants;

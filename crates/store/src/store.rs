@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _};
 
 use crate::error::{OpenError, StoreError};
-use crate::metrics::SweepMetrics;
 use crate::options::{OpenOptions, Opened};
 use crate::plants::{
     ClaimedKey, IdempotencyKey, InFlightKeys, Job, ListStep, PlantRange, PlantWrite, Version, WriteContext,
@@ -22,7 +21,7 @@ use crate::url::StoreUrl;
 use crate::watch::{Watch, Watches};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
-use plantstore_telemetry::metrics::Exposition;
+use plantstore_telemetry::metrics::{Counter, Exposition};
 
 /// Number of plants that a step of a list with a tag reads.
 const FILTER_STEP: usize = 2_048;
@@ -329,5 +328,20 @@ impl Store {
             engine.lock_key(user, &claimed).await?;
         }
         Ok(claimed)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct SweepMetrics {
+    pub(crate) deleted_users: Counter,
+    pub(crate) expired_keys: Counter,
+}
+
+impl SweepMetrics {
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
+        exposition
+            .counter("plantstore_swept_rows_total", "Rows removed in the background, by reason.")
+            .sample(&[("reason", "deleted_user".into())], self.deleted_users.get())
+            .sample(&[("reason", "expired_key".into())], self.expired_keys.get());
     }
 }

@@ -3,6 +3,7 @@
 //! A share is with a name, whether or not there is such a user. It is an offer until its grantee accepts it: only then has it the
 //! id of the grantee, gives access, and counts towards the limit of the grantee.
 
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -153,18 +154,18 @@ impl Store {
     }
 
     /// Shares the plants of one user with another, who has access at once. If they are shared already, the role changes.
-    pub async fn grant_share(
-        &self,
-        owner: &UserName,
-        to: &UserName,
+    pub fn grant_share<'a>(
+        &'a self,
+        owner: &'a UserName,
+        to: &'a UserName,
         role: Role,
         now: Timestamp,
-    ) -> Result<GrantOutcome, StoreError> {
+    ) -> BoxFuture<'a, Result<GrantOutcome, StoreError>> {
         const GRANT: &str = "
             INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at, grantee_id) VALUES ($1, $2, $3, $4, $5)
             ON CONFLICT (grantee_name, owner_id)
             DO UPDATE SET role = excluded.role, grantee_id = excluded.grantee_id, declined_at = NULL";
-        self.transaction(Origin::Operator, |transaction| async move {
+        self.transaction(Origin::Operator, move |transaction| async move {
             transaction.lock(Subject::Name(owner.min(to))).await?;
             transaction.lock(Subject::Name(owner.max(to))).await?;
             let Some(grantee) = transaction.find_user(to).await? else { return Ok(GrantOutcome::NoGrantee) };
@@ -178,30 +179,32 @@ impl Store {
             transaction.move_version(grantee).await?;
             Ok(GrantOutcome::Granted)
         })
-        .await
     }
 
     /// Removes a share; false if there is none.
-    pub async fn revoke_share(&self, owner: &UserName, to: &UserName) -> Result<bool, StoreError> {
+    pub fn revoke_share<'a>(
+        &'a self,
+        owner: &'a UserName,
+        to: &'a UserName,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
         const REVOKE: &str = "
             DELETE FROM shares_by_name
             WHERE grantee_name = $2 AND owner_id = (SELECT user_id FROM users WHERE name = $1) RETURNING grantee_id";
-        self.transaction(Origin::Operator, |transaction| async move {
+        self.transaction(Origin::Operator, move |transaction| async move {
             transaction.revoke_share(REVOKE, &[&owner.as_str(), &to.as_str()]).await
         })
-        .await
     }
 
     /// Offers the plants of the owner to the user of this name, now or when there is such a user. If the offer is accepted already,
     /// only the role changes. The outcome does not depend on whether there is such a user, and the limit holds for concurrent
     /// requests on all nodes.
-    pub async fn grant_own_share(
-        &self,
+    pub fn grant_own_share<'a>(
+        &'a self,
         owner: UserId,
-        to: &UserName,
+        to: &'a UserName,
         role: Role,
         now: Timestamp,
-    ) -> Result<GrantOutcome, StoreError> {
+    ) -> BoxFuture<'a, Result<GrantOutcome, StoreError>> {
         const COUNT: &str = "SELECT count(*) FROM shares_by_name WHERE owner_id = $1";
         const FIND: &str = "SELECT owner_id FROM shares_by_name WHERE owner_id = $1 AND grantee_name = $2";
         // A declined offer becomes a new one. Its time changes as that of every offer, so that the owner does not notice.
@@ -210,7 +213,7 @@ impl Store {
             ON CONFLICT (grantee_name, owner_id) DO UPDATE SET role = excluded.role, declined_at = NULL,
               created_at = CASE WHEN shares_by_name.grantee_id IS NULL
                 THEN excluded.created_at ELSE shares_by_name.created_at END";
-        self.transaction(Origin::Request, |transaction| async move {
+        self.transaction(Origin::Request, move |transaction| async move {
             transaction.lock(Subject::User(owner)).await?;
             if !transaction.has_user(owner).await? {
                 return Ok(GrantOutcome::NoOwner);
@@ -223,28 +226,30 @@ impl Store {
             transaction.execute(GRANT, &[&to.as_str(), &owner.get(), &role.name(), &now.as_second()]).await?;
             Ok(GrantOutcome::Granted)
         })
-        .await
     }
 
     /// Removes a share of this owner; false if there is none.
-    pub async fn revoke_own_share(&self, owner: UserId, to: &UserName) -> Result<bool, StoreError> {
+    pub fn revoke_own_share<'a>(&'a self, owner: UserId, to: &'a UserName) -> BoxFuture<'a, Result<bool, StoreError>> {
         const REVOKE: &str =
             "DELETE FROM shares_by_name WHERE owner_id = $1 AND grantee_name = $2 RETURNING grantee_id";
-        self.transaction(Origin::Request, |transaction| async move {
+        self.transaction(Origin::Request, move |transaction| async move {
             transaction.revoke_share(REVOKE, &[&owner.get(), &to.as_str()]).await
         })
-        .await
     }
 
     /// Accepts the offer of an owner. Accepting it again changes nothing. The limit holds for concurrent requests on all nodes.
-    pub async fn accept_share(&self, user: UserId, owner: &UserName) -> Result<AcceptOutcome, StoreError> {
+    pub fn accept_share<'a>(
+        &'a self,
+        user: UserId,
+        owner: &'a UserName,
+    ) -> BoxFuture<'a, Result<AcceptOutcome, StoreError>> {
         const FIND: &str = "
             SELECT owner_id FROM shares_by_name JOIN users AS owners ON owners.user_id = owner_id
             WHERE owners.name = $2 AND declined_at IS NULL AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
         const ACCEPT: &str = "
             UPDATE shares_by_name SET grantee_id = $1
             WHERE owner_id = $2 AND declined_at IS NULL AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
-        self.transaction(Origin::Request, |transaction| async move {
+        self.transaction(Origin::Request, move |transaction| async move {
             transaction.lock(Subject::User(user)).await?;
             let offered: Option<i64> = transaction.find(FIND, &[&user.get(), &owner.as_str()]).await?;
             let Some(owner) = offered.map(UserId::new) else { return Ok(AcceptOutcome::NoOffer) };
@@ -255,20 +260,23 @@ impl Store {
             transaction.move_version(user).await?;
             Ok(if accepted == 1 { AcceptOutcome::Accepted } else { AcceptOutcome::NoOffer })
         })
-        .await
     }
 
     /// Declines the offer of an owner, or ends the access to their plants; false if there is neither.
-    pub async fn decline_share(&self, user: UserId, owner: &UserName, now: Timestamp) -> Result<bool, StoreError> {
+    pub fn decline_share<'a>(
+        &'a self,
+        user: UserId,
+        owner: &'a UserName,
+        now: Timestamp,
+    ) -> BoxFuture<'a, Result<bool, StoreError>> {
         const DECLINE: &str = "
             UPDATE shares_by_name SET grantee_id = NULL, declined_at = $3
             WHERE owner_id = (SELECT user_id FROM users WHERE name = $2) AND declined_at IS NULL
               AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
-        self.transaction(Origin::Request, |transaction| async move {
+        self.transaction(Origin::Request, move |transaction| async move {
             transaction.move_version(user).await?;
             Ok(transaction.execute(DECLINE, &[&user.get(), &owner.as_str(), &now.as_second()]).await? == 1)
         })
-        .await
     }
 }
 

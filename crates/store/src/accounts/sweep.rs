@@ -39,7 +39,7 @@ impl Store {
         if !self.is_sweepable().await? {
             return Ok(0);
         }
-        let removing = self.transaction(Origin::Operator, |transaction| async move {
+        let removing = self.transaction(Origin::Operator, move |transaction| async move {
             let now = transaction.now().await?;
             if transaction.has_collections() {
                 transaction.execute(WRITERS, &[&(now * 1_000 - WRITER_LIFETIME)]).await?;
@@ -89,7 +89,7 @@ impl Store {
         if self.read::<i64>(OLDEST, &[]).await?.first().is_none_or(|oldest| *oldest > now) {
             return Ok(0);
         }
-        let removing = self.transaction(Origin::Operator, |transaction| async move {
+        let removing = self.transaction(Origin::Operator, move |transaction| async move {
             // Skips rows that another node is removing or a writer is replacing. A row that was replaced meanwhile has not expired.
             let remove = format!(
                 "DELETE FROM idempotency_keys WHERE expires_at <= $1 AND (user_id, key) IN (

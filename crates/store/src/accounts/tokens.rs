@@ -1,5 +1,6 @@
 //! Access tokens.
 
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use super::users::{StoredName, timestamp};
@@ -122,7 +123,7 @@ impl Store {
         {
             return Err(StoreError::NewUserName(fault));
         }
-        self.transaction(Origin::Operator, |transaction| async move {
+        self.transaction(Origin::Operator, move |transaction| async move {
             let user = transaction.ensure_user(user, attributes.created).await?;
             transaction.create_token(user, hash, attributes).await
         })
@@ -132,12 +133,12 @@ impl Store {
     /// Creates a token that its user requests with another one. The limit on active tokens holds for concurrent requests on all
     /// nodes, and no token is created with one that is revoked or expired. Removes the oldest tokens that are not active
     /// beyond a limit.
-    pub async fn create_own_token(
-        &self,
+    pub fn create_own_token<'a>(
+        &'a self,
         user: UserId,
-        hash: &TokenHash,
-        attributes: &TokenAttributes,
-    ) -> Result<CreateTokenOutcome, StoreError> {
+        hash: &'a TokenHash,
+        attributes: &'a TokenAttributes,
+    ) -> BoxFuture<'a, Result<CreateTokenOutcome, StoreError>> {
         const COUNT: &str = "
             SELECT count(*) FROM tokens
             WHERE user_id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)";
@@ -149,7 +150,7 @@ impl Store {
                 token_id DESC
               LIMIT $3)";
         let now = attributes.created.as_second();
-        self.transaction(Origin::Request, |transaction| async move {
+        self.transaction(Origin::Request, move |transaction| async move {
             transaction.lock(Subject::User(user)).await?;
             if !transaction.has_user(user).await? || !transaction.is_active(user, attributes.creator, now).await? {
                 return Ok(CreateTokenOutcome::NotActive);
@@ -161,32 +162,34 @@ impl Store {
             transaction.execute(DELETE_OLD, &[&user.get(), &now, &INACTIVE_TOKENS_MAX]).await?;
             Ok(CreateTokenOutcome::Created(id))
         })
-        .await
     }
 
     /// Revokes a token permanently; false if there is none of this id. A revoked token keeps its time of revocation.
-    pub async fn revoke_token(&self, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
+    pub fn revoke_token(&self, token: TokenId, now: Timestamp) -> BoxFuture<'_, Result<bool, StoreError>> {
         const REVOKE: &str = "UPDATE tokens SET revoked_at = coalesce(revoked_at, $2) WHERE token_id = $1";
-        self.transaction(Origin::Operator, |transaction| async move {
+        self.transaction(Origin::Operator, move |transaction| async move {
             let user = transaction.find("SELECT user_id FROM tokens WHERE token_id = $1", &[&token.get()]).await?;
             let Some(user) = user.map(UserId::new) else { return Ok(false) };
             transaction.lock(Subject::User(user)).await?;
             transaction.move_version(user).await?;
             Ok(transaction.execute(REVOKE, &[&token.get(), &now.as_second()]).await? == 1)
         })
-        .await
     }
 
     /// Revokes a token of this user permanently; false if the user has none of this id, or it is revoked already.
-    pub async fn revoke_own_token(&self, user: UserId, token: TokenId, now: Timestamp) -> Result<bool, StoreError> {
+    pub fn revoke_own_token(
+        &self,
+        user: UserId,
+        token: TokenId,
+        now: Timestamp,
+    ) -> BoxFuture<'_, Result<bool, StoreError>> {
         const REVOKE: &str =
             "UPDATE tokens SET revoked_at = $3 WHERE token_id = $2 AND user_id = $1 AND revoked_at IS NULL";
-        self.transaction(Origin::Request, |transaction| async move {
+        self.transaction(Origin::Request, move |transaction| async move {
             transaction.lock(Subject::User(user)).await?;
             transaction.move_version(user).await?;
             Ok(transaction.execute(REVOKE, &[&user.get(), &token.get(), &now.as_second()]).await? == 1)
         })
-        .await
     }
 }
 

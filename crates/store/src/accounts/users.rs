@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
@@ -146,14 +147,14 @@ impl Store {
 
     /// Deletes a user with their tokens and shares in one transaction; false if there is none of this name. What others share with the
     /// name are offers from then on. The user's plants are inaccessible, and [`Store::sweep_deleted_users`] removes them.
-    pub async fn delete_user(&self, name: &UserName) -> Result<bool, StoreError> {
+    pub fn delete_user<'a>(&'a self, name: &'a UserName) -> BoxFuture<'a, Result<bool, StoreError>> {
         const RECORD: &str = "
             INSERT INTO departed_users (user_id, departed_at) VALUES ($1, $2) ON CONFLICT (user_id) DO NOTHING";
         const DELETE_COLLECTION: &str = "DELETE FROM collections WHERE user_id = $1";
         const OFFER_AGAIN: &str = "UPDATE shares_by_name SET declined_at = NULL WHERE grantee_name = $1";
         // Foreign keys delete tokens and shares, and end acceptances.
         const DELETE: &str = "DELETE FROM users WHERE user_id = $1";
-        self.transaction(Origin::Operator, |transaction| async move {
+        self.transaction(Origin::Operator, move |transaction| async move {
             transaction.lock(Subject::Name(name)).await?;
             let Some(user) = transaction.find_user(name).await? else { return Ok(false) };
             transaction.lock(Subject::User(user)).await?;
@@ -166,7 +167,6 @@ impl Store {
             transaction.execute(DELETE, &[&user.get()]).await?;
             Ok(true)
         })
-        .await
     }
 }
 

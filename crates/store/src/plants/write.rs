@@ -13,7 +13,7 @@ use crate::reserve::{Reserve, ReservedPlace};
 use plantstore_model::plant::{NewPlant, PlantId};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
-use plantstore_telemetry::metrics::Exposition;
+use plantstore_telemetry::metrics::{Counter, Exposition, Histogram, SIZES, TIMES};
 use plantstore_telemetry::spans;
 
 /// Maximum number of writes in one commit. It bounds how long the first write waits for the last.
@@ -378,5 +378,49 @@ impl WriteQueue {
             Ok(Err(_)) => Err(StoreError::OutcomeUnknown("the writer ended without a reply")),
             Err(_) => Err(StoreError::OutcomeUnknown("the writer did not reply in time")),
         }
+    }
+}
+
+/// Metrics of commits.
+pub(crate) struct WriteMetrics {
+    batches: Histogram,
+    commits: Histogram,
+    committed: Counter,
+    failed: Counter,
+    unknown: Counter,
+}
+
+impl Default for WriteMetrics {
+    fn default() -> Self {
+        Self {
+            batches: Histogram::new(&SIZES),
+            commits: Histogram::new(&TIMES),
+            committed: Counter::default(),
+            failed: Counter::default(),
+            unknown: Counter::default(),
+        }
+    }
+}
+
+impl WriteMetrics {
+    pub(crate) fn committed<T>(&self, writes: usize, took: Duration, result: &Result<T, StoreError>) {
+        self.batches.observe(writes as u64);
+        self.commits.time(took);
+        match result {
+            Ok(_) => self.committed.count(),
+            Err(StoreError::OutcomeUnknown(_)) => self.unknown.count(),
+            Err(_) => self.failed.count(),
+        }
+    }
+
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
+        exposition.histogram("plantstore_write_batch_size", "Writes per commit.").distribution(&[], &self.batches);
+        let help = "Time to commit a batch of writes, including waits for a lock or a connection and retries.";
+        exposition.histogram("plantstore_commit_duration_seconds", help).distribution(&[], &self.commits);
+        exposition
+            .counter("plantstore_commits_total", "Commits, by outcome.")
+            .sample(&[("outcome", "ok".into())], self.committed.get())
+            .sample(&[("outcome", "failed".into())], self.failed.get())
+            .sample(&[("outcome", "unknown".into())], self.unknown.get());
     }
 }

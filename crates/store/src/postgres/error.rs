@@ -115,18 +115,19 @@ fn is_shutdown_of_citus(error: &DbError) -> bool {
 }
 
 /// Returns true if a prepared statement must be prepared again, because a table has changed. Other statements that the server
-/// does not support have the same code; they fail again on every connection. The name of the routine is never translated.
+/// does not support have the same code; they fail again on every connection.
 fn is_outdated_plan(error: &Error) -> bool {
-    error.as_db_error().is_some_and(|error| {
-        *error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.routine() == Some("RevalidateCachedQuery")
-    })
+    is_from_routine(error, &SqlState::FEATURE_NOT_SUPPORTED, "RevalidateCachedQuery")
 }
 
 /// Returns true if Citus has planned a statement for a shard that was split or moved before its execution.
 fn is_lost_shard(error: &Error) -> bool {
-    error.as_db_error().is_some_and(|error| {
-        *error.code() == SqlState::INTERNAL_ERROR && error.routine() == Some("LookupShardIdCacheEntry")
-    })
+    is_from_routine(error, &SqlState::INTERNAL_ERROR, "LookupShardIdCacheEntry")
+}
+
+/// Compares the name of the routine, because it is never translated.
+fn is_from_routine(error: &Error, code: &SqlState, routine: &str) -> bool {
+    error.as_db_error().is_some_and(|error| error.code() == code && error.routine() == Some(routine))
 }
 
 fn is_broken(error: &Error) -> bool {

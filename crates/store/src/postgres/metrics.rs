@@ -1,6 +1,6 @@
 //! Roles of connections, and metrics of the PostgreSQL engine.
 
-use crate::metrics::WriteMetrics;
+use crate::plants::WriteMetrics;
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Histogram, Labels, TIMES};
 
 /// The purpose of a connection.

@@ -14,11 +14,10 @@ use tokio::sync::{MutexGuard, mpsc, oneshot};
 use super::connection::{DISK_ADVICE, change_error, connect_writer, exit_process};
 use super::file::{Checkpointer, DatabaseFile, WalMetrics};
 use crate::error::StoreError;
-use crate::metrics::WriteMetrics;
 use crate::options::OpenOptions;
 use crate::plants::{
     BATCH_MAX, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, Timeouts, WriteContext,
-    WriteOutcome, WriteQueue, execute_batch, next_version,
+    WriteMetrics, WriteOutcome, WriteQueue, execute_batch, next_version,
 };
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::{UserId, UserName};

@@ -94,6 +94,28 @@ impl Importer {
     async fn put(&mut self, batch: &[ImportRow], on_duplicate: OnDuplicate) -> Result<ImportResult, StoreError> {
         dispatch!(Self: self, importer => importer.put(batch, on_duplicate).await)
     }
+
+    /// Stores the plants before the first one that stops the import.
+    async fn store(
+        &mut self,
+        store: &Store,
+        mut batch: &[ImportRow],
+        on_duplicate: OnDuplicate,
+    ) -> Result<ImportResult, StoreError> {
+        let rejected = find_rejected_owner(store, batch).await?;
+        if let Some((index, _)) = rejected {
+            batch = &batch[..index];
+        }
+        let mut result = self.put(batch, on_duplicate).await?;
+        let taken = result.outcomes.last().is_some_and(|outcome| *outcome != ImportOutcome::Stored);
+        if taken && on_duplicate == OnDuplicate::Stop {
+            result.outcomes.pop();
+            result.stop = Some(batch[result.outcomes.len()].taken());
+        } else {
+            result.stop = rejected.map(|(_, reason)| reason);
+        }
+        Ok(result)
+    }
 }
 
 /// Stores the plants of the input until `interrupted` resolves.
@@ -104,8 +126,8 @@ pub async fn import(
     interrupted: impl Future<Output = ()>,
     on_event: impl FnMut(ImportEvent<'_>),
 ) -> Result<ImportSummary, StoreError> {
-    let mut target = Target { store, importer: Importer::start(store).await?, on_duplicate };
-    Ok(import_with(input, interrupted, on_event, async |batch| target.store(batch).await).await)
+    let mut importer = Importer::start(store).await?;
+    Ok(import_with(input, interrupted, on_event, async |batch| importer.store(store, batch, on_duplicate).await).await)
 }
 
 /// Validates the input without storing anything.
@@ -183,41 +205,17 @@ impl ImportSummary {
     }
 }
 
-struct Target<'a> {
-    store: &'a Store,
-    importer: Importer,
-    on_duplicate: OnDuplicate,
-}
-
-impl Target<'_> {
-    async fn store(&mut self, mut batch: &[ImportRow]) -> Result<ImportResult, StoreError> {
-        let rejected = self.find_rejected_owner(batch).await?;
-        if let Some((index, _)) = rejected {
-            batch = &batch[..index];
+/// Finds the first line whose owner does not exist and has a name that is not allowed for new users. Returns its index.
+async fn find_rejected_owner(store: &Store, batch: &[ImportRow]) -> Result<Option<(usize, StopReason)>, StoreError> {
+    let mut known: Option<&UserName> = None;
+    for (index, ImportRow { line, owner, .. }) in batch.iter().enumerate() {
+        let Err(fault) = owner.check_new() else { continue };
+        if known != Some(owner) && store.find_user(owner).await?.is_none() {
+            return Ok(Some((index, StopReason::Rejected { line: *line, reason: format!("`owner`: {fault}") })));
         }
-        let mut result = self.importer.put(batch, self.on_duplicate).await?;
-        let taken = result.outcomes.last().is_some_and(|outcome| *outcome != ImportOutcome::Stored);
-        if taken && self.on_duplicate == OnDuplicate::Stop {
-            result.outcomes.pop();
-            result.stop = Some(batch[result.outcomes.len()].taken());
-        } else {
-            result.stop = rejected.map(|(_, reason)| reason);
-        }
-        Ok(result)
+        known = Some(owner);
     }
-
-    /// Finds the first line whose owner does not exist and has a name that is not allowed for new users. Returns its index.
-    async fn find_rejected_owner(&self, batch: &[ImportRow]) -> Result<Option<(usize, StopReason)>, StoreError> {
-        let mut known: Option<&UserName> = None;
-        for (index, ImportRow { line, owner, .. }) in batch.iter().enumerate() {
-            let Err(fault) = owner.check_new() else { continue };
-            if known != Some(owner) && self.store.find_user(owner).await?.is_none() {
-                return Ok(Some((index, StopReason::Rejected { line: *line, reason: format!("`owner`: {fault}") })));
-            }
-            known = Some(owner);
-        }
-        Ok(None)
-    }
+    Ok(None)
 }
 
 #[derive(Default)]
