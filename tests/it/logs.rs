@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Connection, Server, Store, engine_test, wait_for};
+use crate::support::{Connection, Server, Store, engine_test, sqlite_test, wait_for};
 
 // No process reads the log, and its pipe is full: the server continues, also after errors, and stops on a signal.
 engine_test!(log_that_is_not_read_does_not_block_the_service, |store: &Store| {
@@ -66,6 +66,31 @@ engine_test!(every_request_is_one_line, |store: &Store| {
         let (user, token) = if known { ("ada".into(), 1.into()) } else { (Value::Null, Value::Null) };
         assert_eq!((&line["user"], &line["token_id"]), (&user, &token), "{line}");
         assert_eq!(server.log().lines().filter(|line| line.contains(&id)).count(), 1);
+    }
+});
+
+sqlite_test!(requests_are_logged_with_the_label_of_their_route, |store: &Store| {
+    let server = store.serve(&[]);
+    for (path, label) in [
+        ("/plants/", "-"),
+        ("/plants/1/2", "-"),
+        ("/plants/x", "/plants/{id}"),
+        ("/tokens/1", "/tokens/{id}"),
+        ("/shares/ada", "/shares/{user}"),
+        ("/shares/received", "/shares/{user}"),
+        ("/shares/received/ada", "/shares/received/{owner}"),
+        ("/docs/", "/docs"),
+        ("/docs/page.css", "/docs/{file}"),
+        ("/console/app.js", "/console/{file}"),
+        ("/console/a/b", "-"),
+        ("/nothing", "-"),
+    ] {
+        let id = format!("at{}", path.replace('/', ":"));
+        // Rejected, so that it is logged whatever it asks for.
+        assert_eq!(server.anonymous().call("POST", path, &[("X-Request-Id", &id)], None).error(), 40100);
+        let field = format!(r#""request_id":"{id}""#);
+        let line = wait_for("its line", || server.log().lines().find(|line| line.contains(&field)).map(str::to_owned));
+        assert!(line.contains(&format!(r#""route":"{label}""#)), "{path}: {line}");
     }
 });
 

@@ -350,28 +350,3 @@ async fn no_route(_: Caller<NoScopeRequired>, uri: Uri) -> ApiError {
     let is_operation = without_slash != NO_ROUTE && !PAGES.contains(&without_slash);
     if is_operation { ApiError::SlashAtEnd } else { ApiError::NoRoute }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_have_the_label_of_their_route() {
-        for (path, label) in [
-            ("/plants/", NO_ROUTE),
-            ("/plants/1/2", NO_ROUTE),
-            ("/plants/x", "/plants/{id}"),
-            ("/tokens/1", "/tokens/{id}"),
-            ("/shares/ada", "/shares/{user}"),
-            ("/shares/received", "/shares/{user}"),
-            ("/shares/received/ada", "/shares/received/{owner}"),
-            ("/docs/", "/docs"),
-            ("/docs/page.css", "/docs/{file}"),
-            ("/console/app.js", "/console/{file}"),
-            ("/console/a/b", NO_ROUTE),
-            ("/nothing", NO_ROUTE),
-        ] {
-            assert_eq!(label_of(path), label, "{path}");
-        }
-    }
-}

@@ -27,10 +27,7 @@ const MAX_AGE: u32 = 7_200;
 
 /// The origins whose pages may read responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cors(Origins);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Origins {
+pub enum Cors {
     Any,
     /// Exactly as browsers send them.
     Listed(Vec<HeaderValue>),
@@ -40,18 +37,18 @@ impl Cors {
     /// Parses a list of origins: `*` alone, or each as `scheme://host` or `scheme://host:port`.
     pub fn parse(origins: &[String]) -> Result<Self, OriginError> {
         if origins == ["*"] {
-            return Ok(Self(Origins::Any));
+            return Ok(Self::Any);
         }
         let listed = origins.iter().map(|origin| parse_origin(origin.trim())).collect::<Result<_, _>>()?;
-        Ok(Self(Origins::Listed(listed)))
+        Ok(Self::Listed(listed))
     }
 
     /// Returns the value of `Access-Control-Allow-Origin` for a request with these headers.
     pub(crate) fn allowed(&self, request: &HeaderMap) -> Option<HeaderValue> {
-        match &self.0 {
+        match self {
             // Also without `Origin`, because a cache may later give the response to a page.
-            Origins::Any => Some(HeaderValue::from_static("*")),
-            Origins::Listed(listed) => {
+            Self::Any => Some(HeaderValue::from_static("*")),
+            Self::Listed(listed) => {
                 let mut named = request.get_all(header::ORIGIN).iter();
                 let origin = named.next().filter(|origin| listed.contains(origin))?;
                 named.next().is_none().then(|| origin.clone())
@@ -61,7 +58,7 @@ impl Cors {
 
     /// Adds the header fields that let the browser pass the response to the page.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap, allowed: Option<HeaderValue>) {
-        if let Origins::Listed(_) = self.0 {
+        if let Self::Listed(_) = self {
             // Also if the origin is missing or not allowed, because caches must store one response per origin.
             headers.append(header::VARY, HeaderValue::from_static("Origin"));
         }

@@ -3,8 +3,6 @@
 //! All inner errors are mapped to [`ApiError`], and every [`ApiError`] is sent as `{"error": …, "message": …}`. Error codes are
 //! stable and never reused; `docs/reference/errors.md` lists them.
 
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -22,7 +20,9 @@ use plantstore_model::token::Scope;
 use plantstore_store::{SHARES_GRANTED_MAX, SHARES_RECEIVED_MAX, StoreError, StoredError, TOKENS_MAX};
 
 /// Time after which a client is asked to retry a request that was rejected for a transient reason.
-pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER_SECONDS: u64 = 1;
+/// Challenge for clients without a valid token (RFC 6750).
+const CHALLENGE: &str = r#"Bearer realm="plants""#;
 
 /// Maximum number of open event streams of a user.
 pub(super) const STREAMS_PER_USER: usize = 10;
@@ -182,23 +182,18 @@ impl ApiError {
     }
 
     /// Returns the header field that belongs to the error.
-    fn header(&self) -> Option<(HeaderName, HeaderValue)> {
+    fn header(&self) -> Option<(HeaderName, String)> {
         match self {
-            Self::NoToken => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static(r#"Bearer realm="plants""#))),
-            Self::InvalidToken => Some((
-                header::WWW_AUTHENTICATE,
-                HeaderValue::from_static(r#"Bearer realm="plants", error="invalid_token""#),
-            )),
+            Self::NoToken => Some((header::WWW_AUTHENTICATE, CHALLENGE.to_owned())),
+            Self::InvalidToken => Some((header::WWW_AUTHENTICATE, format!(r#"{CHALLENGE}, error="invalid_token""#))),
             Self::ScopeMissing(scope) => {
-                let name = scope.name();
-                let challenge = format!(r#"Bearer realm="plants", error="insufficient_scope", scope="{name}""#);
-                HeaderValue::try_from(challenge).ok().map(|challenge| (header::WWW_AUTHENTICATE, challenge))
+                let scope = scope.name();
+                let challenge = format!(r#"{CHALLENGE}, error="insufficient_scope", scope="{scope}""#);
+                Some((header::WWW_AUTHENTICATE, challenge))
             }
-            Self::MethodNotAllowed(methods) => {
-                HeaderValue::try_from(methods).ok().map(|methods| (header::ALLOW, methods))
-            }
+            Self::MethodNotAllowed(methods) => Some((header::ALLOW, methods.clone())),
             Self::TooManyFailures(seconds) | Self::TooManyRequests(seconds) => {
-                Some((header::RETRY_AFTER, HeaderValue::from(*seconds)))
+                Some((header::RETRY_AFTER, seconds.to_string()))
             }
             Self::Overloaded
             | Self::Draining
@@ -206,13 +201,13 @@ impl ApiError {
             | Self::Unavailable(_)
             | Self::OutcomeUnknown(_)
             | Self::TooManyStreams
-            | Self::KeyInFlight => Some((header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()))),
-            Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"))),
+            | Self::KeyInFlight => Some((header::RETRY_AFTER, RETRY_AFTER_SECONDS.to_string())),
+            Self::Replayed(_) => Some((IDEMPOTENCY_REPLAYED, "true".to_owned())),
             // The rest of the request is not read, or the end of its body is unknown: no request can follow on the connection.
             Self::RequestTimeout
             | Self::BodyUnreadable
             | Self::BadTransferEncoding
-            | Self::BodyTooLarge { close: true, .. } => Some((header::CONNECTION, HeaderValue::from_static("close"))),
+            | Self::BodyTooLarge { close: true, .. } => Some((header::CONNECTION, "close".to_owned())),
             _ => None,
         }
     }
@@ -271,7 +266,9 @@ impl ApiError {
         let mut headers = HeaderMap::with_capacity(8);
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some((name, value)) = self.header() {
+        if let Some((name, value)) = self.header()
+            && let Ok(value) = HeaderValue::try_from(value)
+        {
             headers.insert(name, value);
         }
         (self.status(), headers, Bytes::from(body))

@@ -28,7 +28,7 @@ pub(crate) struct Operation {
     pub(crate) summary: &'static str,
     pub(crate) description: &'static str,
     pub(crate) access: Access,
-    /// Names of parameters of `openapi.rs`, beside `X-Request-Id`. An operation with `If-None-Match` may respond 304.
+    /// Names of parameters of `openapi.json`, beside `X-Request-Id`. An operation with `If-None-Match` may respond 304.
     pub(crate) parameters: &'static [&'static str],
     /// The body of requests.
     pub(crate) takes: Option<BodyType>,

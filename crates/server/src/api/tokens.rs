@@ -15,7 +15,7 @@ use super::idempotency::NoKey;
 use super::overload::ChangeKind;
 use super::response::{serialize, uncached_json};
 use super::state::Api;
-use crate::auth::{Caller, Credential, ManageTokens, NoScopeRequired, Session};
+use crate::auth::{Caller, Credential, ManageTokens, NoScopeRequired};
 use plantstore_model::self_service::{ParentToken, TokenRequest};
 use plantstore_model::token::{
     PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel, TokenState,
@@ -138,7 +138,13 @@ pub(crate) async fn create(
 ) -> Result<Response, ApiError> {
     let now = Timestamp::now();
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let attributes = TokenRequest::from_json(&body, now)?.attributes(parent_token(&access.session), now)?;
+    let session = &access.session;
+    let creator = match session.credential {
+        Credential::Token { id, .. } => TokenCreator::Token(id),
+        Credential::Issuer { .. } => TokenCreator::Issuer,
+    };
+    let parent = ParentToken { creator, scopes: session.scopes, expires: session.expires };
+    let attributes = TokenRequest::from_json(&body, now)?.attributes(parent, now)?;
     let token = PlainToken::generate().map_err(|error| ApiError::Internal(error.to_string()))?;
     let target = attributes.label.as_str().to_owned();
     let change = |store: &'static Store, user| async move {
@@ -152,14 +158,6 @@ pub(crate) async fn create(
         }
     };
     access.run(Attempt { kind: ChangeKind::Grant, action: "create token", target }, change).await
-}
-
-fn parent_token(session: &Session) -> ParentToken {
-    let creator = match session.credential {
-        Credential::Token { id, .. } => TokenCreator::Token(id),
-        Credential::Issuer { .. } => TokenCreator::Issuer,
-    };
-    ParentToken { creator, scopes: session.scopes, expires: session.expires }
 }
 
 fn created_response(created: &CreatedToken) -> Result<Response, ApiError> {

@@ -59,7 +59,8 @@ impl Issuer {
 pub(crate) struct TokenVerifier {
     expected: ExpectedClaims,
     key_cache: Arc<KeyCache>,
-    reports: RejectionReports,
+    opaque_reports: ReportLimit,
+    audience_reports: ReportLimit,
 }
 
 /// A token with a valid signature and valid claims.
@@ -96,7 +97,12 @@ impl TokenVerifier {
     /// Starts to fetch the issuer's keys, in a task that runs as long as the runtime.
     pub(crate) fn start(issuer: Issuer) -> Self {
         let key_cache = KeyCache::start(issuer.url, issuer.client);
-        Self { expected: issuer.expected, key_cache, reports: RejectionReports::default() }
+        Self {
+            expected: issuer.expected,
+            key_cache,
+            opaque_reports: ReportLimit::default(),
+            audience_reports: ReportLimit::default(),
+        }
     }
 
     /// Verifies a token. The claims are checked before the keys are looked up, so that only a token with valid claims can
@@ -104,7 +110,7 @@ impl TokenVerifier {
     pub(crate) async fn verify(&self, text: &str) -> Result<VerifiedToken, VerifyError> {
         let verified = self.check(text).await;
         if let Err(VerifyError::Invalid(error, _)) = &verified {
-            self.reports.report(error, &self.expected);
+            self.report(error);
         }
         verified
     }
@@ -116,7 +122,7 @@ impl TokenVerifier {
 
     /// Reports a bearer token that is neither a token of this service nor a JWT.
     pub(crate) fn report_opaque(&self) {
-        self.reports.report(&TokenError::Malformed, &self.expected);
+        self.report(&TokenError::Malformed);
     }
 
     async fn check(&self, text: &str) -> Result<VerifiedToken, VerifyError> {
@@ -139,33 +145,20 @@ impl TokenVerifier {
         self.key_cache.write_metrics(exposition);
     }
 
-    /// Checks that these are the keys of the last fetch.
-    pub(crate) fn are_current(&self, keys: &Arc<KeySet>) -> bool {
-        self.key_cache.current().is_some_and(|current| Arc::ptr_eq(&current, keys))
-    }
-}
-
-/// Warnings about rejected tokens that point at a wrong configuration of the issuer or of its client.
-#[derive(Default)]
-struct RejectionReports {
-    opaque: ReportLimit,
-    audience: ReportLimit,
-}
-
-impl RejectionReports {
-    /// Logs a warning for errors that a wrong configuration can cause, at most one of each kind in [`REJECTION_INTERVAL`].
-    fn report(&self, error: &TokenError, expected: &ExpectedClaims) {
-        let ExpectedClaims { issuer, audience, .. } = expected;
+    /// Logs a warning for errors that a wrong configuration of the issuer or of its client can cause, at most one of each kind in
+    /// [`REJECTION_INTERVAL`].
+    fn report(&self, error: &TokenError) {
+        let ExpectedClaims { issuer, audience, .. } = &self.expected;
         match error {
             TokenError::Malformed => {
-                if let Some(suppressed) = self.opaque.pass() {
+                if let Some(suppressed) = self.opaque_reports.pass() {
                     let message = "bearer token rejected: it is neither a JWT nor a token of this service; let the \
                         issuer issue access tokens as JWTs";
                     tracing::warn!(issuer, suppressed, "{message}");
                 }
             }
             TokenError::Audience(found) => {
-                if let Some(suppressed) = self.audience.pass() {
+                if let Some(suppressed) = self.audience_reports.pass() {
                     let found = found.as_deref().unwrap_or("missing");
                     let message = "issuer token rejected: its `aud` does not contain --oidc-audience";
                     tracing::warn!(issuer, expected = audience, found, suppressed, "{message}");
@@ -173,6 +166,11 @@ impl RejectionReports {
             }
             _ => {}
         }
+    }
+
+    /// Checks that these are the keys of the last fetch.
+    pub(crate) fn are_current(&self, keys: &Arc<KeySet>) -> bool {
+        self.key_cache.current().is_some_and(|current| Arc::ptr_eq(&current, keys))
     }
 }
 

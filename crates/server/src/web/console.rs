@@ -22,16 +22,6 @@ const ICON: &str = "image/x-icon";
 /// The page for paths without a page.
 const MISSING: &str = include_str!("console/missing.html");
 
-/// Embeds a file of the console and gives its path, by default below `/console/`.
-macro_rules! asset {
-    ($file:literal, $media_type:expr) => {
-        asset!($file, $media_type, concat!("/console/", $file))
-    };
-    ($file:literal, $media_type:expr, $path:expr) => {
-        ($path, StaticFile::new(include_bytes!(concat!("console/", $file)).as_slice(), $media_type))
-    };
-}
-
 /// Embeds modules of the console, in this order.
 macro_rules! modules {
     ($($file:literal)*) => { [$(include_str!(concat!("console/", $file))),*] };
@@ -65,16 +55,16 @@ impl SignIn {
 
 /// Returns the console's files. With `sign_in`, the console offers to sign in with that issuer and may connect to it.
 pub(crate) fn files(sign_in: Option<&SignIn>) -> impl Iterator<Item = PageFile> + use<> {
-    let assets = [
-        asset!("index.html", HTML, "/"),
-        asset!("style.css", STYLE),
-        asset!("icon.svg", PICTURE),
-        asset!("favicon.ico", ICON, "/favicon.ico"),
-        asset!("theme.js", SCRIPT),
+    let files = [
+        ("/", StaticFile::new(include_str!("console/index.html"), HTML)),
+        ("/console/style.css", StaticFile::new(include_str!("console/style.css"), STYLE)),
+        ("/console/icon.svg", StaticFile::new(include_str!("console/icon.svg"), PICTURE)),
+        ("/favicon.ico", StaticFile::new(include_bytes!("console/favicon.ico").as_slice(), ICON)),
+        ("/console/theme.js", StaticFile::new(include_str!("console/theme.js"), SCRIPT)),
         ("/console/app.js", StaticFile::new(join_modules(&settings_module(sign_in), &MODULES), SCRIPT)),
     ];
     let policy = policy(sign_in);
-    assets.into_iter().map(move |(path, file)| PageFile { path, file, policy: policy.clone() })
+    files.into_iter().map(move |(path, file)| PageFile { path, file, policy: policy.clone() })
 }
 
 /// Joins the modules into one, so that a browser loads them with one request. They share its scope, so imports are left out.
