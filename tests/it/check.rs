@@ -14,8 +14,7 @@ use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Ups
 use crate::support::tools::external;
 use crate::support::transfer::feed;
 use crate::support::{
-    Client, CommandOutput, Engine, Server, Service, Store, assert_contains, engine_test, signal, sqlite_test,
-    tool_test, wait_until,
+    Client, CommandOutput, Engine, Server, Service, Store, assert_contains, engine_test, signal, sqlite_test, tool_test,
 };
 use crate::tokens::ALL_SCOPES;
 
@@ -297,7 +296,7 @@ fn interrupted_check_deletes_its_plants() {
         let mut child = command(token(&ada), &proxy.url(), &["--json"]);
         let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The fixture plants exist, and the checks of lists have begun.
-        wait_until("the checks of lists to begin", || server.log().contains("\"status\":304"));
+        server.wait_for_log("\"status\":304");
         assert!(ada.ids().len() > OWN.len());
         signal(child.id(), name);
         let output = child.wait_with_output().unwrap();
@@ -363,7 +362,11 @@ sqlite_test!(check_reads_the_token_from_each_source, |Service { store, server }:
         (vec!["http://x/plants", "--token-file", "token"], 2, "leave out everything after host and port"),
         (vec!["http://x/?a=b", "--token-file", "token"], 2, "leave out everything after host and port"),
         (vec!["http://ada:secret@x", "--token-file", "token"], 2, "remove user name and password from the URL"),
-        (vec!["http://127.0.0.1:1", "--token-file", "token"], 1, "cannot connect to http://127.0.0.1:1"),
+        (
+            vec!["http://127.0.0.1:1", "--token-file", "token"],
+            1,
+            "cannot connect to http://127.0.0.1:1",
+        ),
         (vec!["https://127.0.0.1:1", "--token-file", "token", "--ca", "token"], 1, "cannot use the certificates in"),
         (vec![], 2, "<URL>"),
     ] {

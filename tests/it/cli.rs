@@ -14,16 +14,12 @@ use crate::support::{
 };
 use crate::tokens::EFFECT_LIMIT;
 
-fn tokens(store: &Store) -> Vec<Value> {
-    serde_json::from_value(store.run(&["token", "list", "--json"]).json()).expect("a list")
-}
-
 engine_test!(a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation, |store: &Store| {
     let server = store.serve(&[]);
     let token = store.token("ada", &["--label", "balcony"]);
     let ada = server.client(&token);
     assert_eq!(ada.get("/plants").status, 200, "immediately after its creation");
-    let id = tokens(store)[0]["id"].to_string();
+    let id = store.tokens()[0]["id"].to_string();
     assert_eq!(ada.get("/plants").status, 200);
     let output = store.run(&["token", "revoke", &id]);
     let start = Stopwatch::start();
@@ -34,10 +30,10 @@ engine_test!(a_token_works_at_once_and_stops_within_5_seconds_of_its_revocation,
     });
     assert_eq!(rejected.error(), 40101);
     assert!(start.elapsed() < EFFECT_LIMIT, "{:?}", start.elapsed());
-    assert_eq!(tokens(store)[0]["state"], "revoked");
-    let revoked = tokens(store)[0]["revoked"].clone();
+    assert_eq!(store.tokens()[0]["state"], "revoked");
+    let revoked = store.tokens()[0]["revoked"].clone();
     store.run(&["token", "revoke", &id]).success();
-    assert_eq!(tokens(store)[0]["revoked"], revoked, "a second revocation changes nothing");
+    assert_eq!(store.tokens()[0]["revoked"], revoked, "a second revocation changes nothing");
     let another = server.client(&store.token("ada", &[]));
     assert_eq!(another.get("/plants").status, 200);
 });
@@ -47,7 +43,7 @@ engine_test!(tokens_are_listed, |store: &Store| {
     store.token("bob", &["--expires", "never"]);
     let eves = store.token("eve", &["--expires", "1ms"]);
     let server = store.serve(&[]);
-    let all = tokens(store);
+    let all = store.tokens();
     let [ada, bob, eve] = &all[..] else { panic!("three tokens, not {all:?}") };
     assert_eq!((&ada["user"], &ada["label"], &ada["state"]), (&"ada".into(), &"balcony 🌵".into(), &"active".into()));
     assert_eq!(ada["scopes"], serde_json::json!(["plants:read", "plants:delete"]));
@@ -75,9 +71,9 @@ engine_test!(tokens_are_listed, |store: &Store| {
 });
 
 engine_test!(last_use_of_a_token_is_stored_by_day, |Garden { store, ada, .. }: &Garden| {
-    assert_eq!(tokens(store)[0]["last_used"], Value::Null);
+    assert_eq!(store.tokens()[0]["last_used"], Value::Null);
     assert_eq!(ada.get("/plants").status, 200);
-    let day = wait_for("the last use to be stored", || tokens(store)[0]["last_used"].as_str().map(str::to_owned));
+    let day = wait_for("the last use to be stored", || store.tokens()[0]["last_used"].as_str().map(str::to_owned));
     assert_eq!(day.len(), "2026-01-01".len(), "{day}");
     assert_contains(store.run(&["token", "list"]).stdout_text(), &day);
     assert_eq!(store.rows("SELECT last_used_at % 86400 FROM tokens"), [0], "the time of day is not stored");
@@ -157,7 +153,7 @@ engine_test!(token_that_could_not_be_printed_is_revoked, |store: &Store| {
         store.command(&["token", "create", "--create", "--user", "ada"]).stdout(full).output().unwrap().failure(1),
         "cannot print the token, so it is revoked again",
     );
-    assert_eq!(tokens(store)[0]["state"], "revoked");
+    assert_eq!(store.tokens()[0]["state"], "revoked");
 });
 
 sqlite_test!(help_and_version_are_printed, |store: &Store| {

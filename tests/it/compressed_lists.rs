@@ -154,7 +154,7 @@ engine_test!(a_compressed_list_that_fails_midway_is_cut, |store: &Store| {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     assert!(!rest.ends_with(b"0\r\n\r\n"), "the response has no end");
-    wait_until("the reason in the log", || server.log().contains("list response aborted"));
+    server.wait_for_log("list response aborted");
 });
 
 #[rstest]

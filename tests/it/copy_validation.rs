@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::sync::OnceLock;
 
-use crate::support::{CommandOutput, Engine, Store, assert_contains, engine_test, wait_until};
+use crate::support::{CommandOutput, Engine, Store, assert_contains, engine_test};
 
 /// Characters that control a terminal or change the direction of text.
 const HOSTILE: [char; 4] = ['\u{1b}', '\u{7}', '\u{9b}', '\u{202e}'];
@@ -217,5 +217,5 @@ fn schema_of_a_file_is_not_trusted() {
     let server = store.serve(&[]);
     let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.post(r#"{"id":8,"name":"Fern"}"#).error(), 50000);
-    wait_until("the reason in the log", || server.log().contains("unsafe use of virtual table"));
+    server.wait_for_log("unsafe use of virtual table");
 }

@@ -4,8 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use serde_json::Value;
-
 use rstest::rstest;
 
 use crate::support::{
@@ -39,12 +37,8 @@ fn stored_token(store: &Store) -> String {
 /// Returns the expiry time of the first token as the server announces it.
 #[track_caller]
 fn validity(store: &Store) -> String {
-    let expires: jiff::Timestamp = tokens(store)[0]["expires"].as_str().expect("a time").parse().unwrap();
+    let expires: jiff::Timestamp = store.tokens()[0]["expires"].as_str().expect("a time").parse().unwrap();
     expires.strftime("valid until %Y-%m-%d %H:%M UTC").to_string()
-}
-
-fn tokens(store: &Store) -> Vec<Value> {
-    serde_json::from_value(store.run(&["token", "list", "--json"]).json()).expect("a list")
 }
 
 sqlite_test!(new_embedded_store_gets_a_first_token, |store: &Store| {
@@ -56,7 +50,7 @@ sqlite_test!(new_embedded_store_gets_a_first_token, |store: &Store| {
     assert_eq!(server.stop().code(), Some(0));
     assert!(server.log().contains("plants.db.first-token"), "the log names the file");
     assert!(!server.log().contains("pst_"), "the log never has the token");
-    let first = &tokens(store)[0];
+    let first = &store.tokens()[0];
     assert_eq!(first["user"], "gardener");
     assert_eq!(first["scopes"], serde_json::json!(ALL_SCOPES.split(',').collect::<Vec<_>>()));
     let [created, expires] =
@@ -76,7 +70,7 @@ fn a_store_is_new_until_it_has_had_a_user() {
     let store = Store::new(Engine::Sqlite);
     drop(store.serve(&[]));
     assert!(!file(&store).exists(), "--no-first-token");
-    assert_eq!(tokens(&store).len(), 0);
+    assert_eq!(store.tokens().len(), 0);
     let server = Server::start(store.command(&SERVE));
     assert_eq!(server.client(&stored_token(&store)).get("/plants").status, 200);
     drop(server);
@@ -84,7 +78,7 @@ fn a_store_is_new_until_it_has_had_a_user() {
     std::fs::remove_file(file(&store)).unwrap();
     drop(Server::start(store.command(&SERVE)));
     assert!(!file(&store).exists());
-    assert_eq!(tokens(&store).len(), 0);
+    assert_eq!(store.tokens().len(), 0);
 }
 
 sqlite_test!(a_first_token_that_cannot_be_written_is_not_issued, |store: &Store| {
@@ -92,7 +86,7 @@ sqlite_test!(a_first_token_that_cannot_be_written_is_not_issued, |store: &Store|
     let stderr = store.run(&[&SERVE[..], &["--log-level", "error"]].concat()).failure(1);
     assert_contains(&stderr, "cannot write the first token to");
     assert_contains(&stderr, "issue one with `plantstore token create --user gardener");
-    assert_eq!(tokens(store).len(), 0);
+    assert_eq!(store.tokens().len(), 0);
     std::fs::remove_dir(file(store)).unwrap();
     let server = Server::start(store.command(&SERVE));
     assert_eq!(server.client(&stored_token(store)).get("/plants").status, 200, "the next start issues the token");

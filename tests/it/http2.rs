@@ -301,7 +301,7 @@ engine_test!(response_blocked_by_flow_control_is_reset, |store: &Store| {
     unread.send(HEADERS, WHOLE, 1, &head(&ada, "GET", "/plants", &[]));
     let reset = unread.next_of(RST_STREAM);
     assert_eq!((reset.stream, reset.reason()), (1, CANCEL));
-    wait_until("the incomplete response in the log", || server.log().contains(r#""bytes":0,"complete":false"#));
+    server.wait_for_log(r#""bytes":0,"complete":false"#);
     // A client that opens the window byte by byte gets the whole response.
     let patient = store.serve(&[]);
     let mut unread = Frames::open(patient.address(), &[(INITIAL_WINDOW, 0)]);

@@ -296,7 +296,7 @@ engine_test!(list_whose_user_is_deleted_is_cut_off, |store: &Store| {
     let (server, _ada, connection) = a_list_that_is_being_sent(store, &["--write-timeout", "10m"]);
     store.run(&["user", "delete", "--yes", "ada"]).success();
     assert_cut(&connection);
-    wait_until("the reason in the log", || server.log().contains("a user was deleted"));
+    server.wait_for_log("a user was deleted");
 });
 
 // The table is renamed while a list is sent: the client must notice that the list is incomplete.
@@ -309,5 +309,5 @@ engine_test!(list_that_cannot_be_finished_is_cut_off, |store: &Store| {
     wait_until("the reason in the log", || {
         ["no such table", "does not exist"].iter().any(|words| server.log().contains(words))
     });
-    wait_until("the aborted list in the log", || server.log().contains("list response aborted"));
+    server.wait_for_log("list response aborted");
 });

@@ -38,23 +38,6 @@ fn call(server: &Server, token: &str) -> Response {
     server.client(token).get("/plants")
 }
 
-/// Returns the names of all users.
-fn users(store: &Store) -> Vec<String> {
-    let output = store.run(&["user", "list", "--json"]);
-    let users: Vec<Value> = serde_json::from_slice(&output.stdout).expect("JSON");
-    users.iter().map(|user| user["name"].as_str().expect("a name").to_owned()).collect()
-}
-
-/// Waits for a log line, which may be written after the response.
-#[track_caller]
-fn wait_for_log(server: &Server, words: &str) {
-    wait_until(words, || server.log().contains(words));
-}
-
-fn occurrences(server: &Server, words: &str) -> usize {
-    server.log().lines().filter(|line| line.contains(words)).count()
-}
-
 /// Returns the log lines that contain these words.
 fn lines(server: &Server, words: &str) -> Vec<Value> {
     let log = server.log();
@@ -151,10 +134,10 @@ engine_test!(rejected_token_is_cached_and_not_verified_again, |store: &Store| {
         }
         // Log lines are ordered: after this line, all earlier lines are written.
         let critical = json!({ "alg": "ES256", "kid": "e", "crit": [reason] });
-        let before = occurrences(&server, "(`crit`)");
+        let before = server.logged("(`crit`)");
         call(&server, &key.token_with(&critical, &claims));
-        wait_until("the log line of the last token", || occurrences(&server, "(`crit`)") > before);
-        occurrences(&server, reason)
+        wait_until("the log line of the last token", || server.logged("(`crit`)") > before);
+        server.logged(reason)
     };
     for (token, reason) in [
         (SigningKey::p256("e").token(&claims), "its signature does not match"),
@@ -285,6 +268,7 @@ sqlite_test!(conflicting_options_are_rejected, |store: &Store| {
     for (url, expected) in [
         ("http://login.example.com", "use https://"),
         ("http://127.0.0.1.example.com", "use https://"),
+        ("http://localhost.example.com", "use https://"),
         ("http://10.0.0.1:8080", "use https://"),
         ("login.example.com", "write it as https://HOST/PATH"),
         ("", "--oidc-issuer"),
@@ -292,6 +276,8 @@ sqlite_test!(conflicting_options_are_rejected, |store: &Store| {
         ("ftp://login.example.com", "write it as https://HOST/PATH"),
         ("https://ada:secret@login.example.com", "without user name and password"),
         ("https://login.example.com:99999", "write it as https://HOST/PATH"),
+        ("https://login.example.com:x", "write it as https://HOST/PATH"),
+        ("https://login.example.com:", "write it as https://HOST/PATH"),
         ("https://login.example.com/?a=b", "neither a query nor a fragment"),
         ("https://login.example.com/#x", "neither a query nor a fragment"),
     ] {

@@ -1,10 +1,14 @@
-//! Proxies for outgoing requests: `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
+//! Outgoing requests: reuse of connections, and the proxies of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
 
+use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::collector::Collector;
 use crate::support::forward_proxy::ForwardProxy;
 use crate::support::issuer::{AUDIENCE, Authority, Issuer, SigningKey};
+use crate::support::stub_server::{Duplex, StubServer};
 use crate::support::{CommandOutput, Server, Store, assert_contains, sqlite_test, tool_test, wait_until};
 
 const PROXY_VARIABLES: [&str; 6] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
@@ -94,5 +98,43 @@ tool_test!(unreachable_proxy_is_named_in_the_log, requires_openssl, |store: &Sto
     let options = ["--oidc-issuer", "https://issuer.example", "--oidc-audience", AUDIENCE, "--oidc-ca", &file];
     let server = serve(store, &options, &[("HTTPS_PROXY", "127.0.0.1:1")]);
     let line = "cannot connect to issuer.example: the proxy http://127.0.0.1:1/: ";
-    wait_until("the log line", || server.log().contains(line));
+    server.wait_for_log(line);
+});
+
+/// Reads a request with a body.
+fn read_request(input: &mut impl BufRead) -> std::io::Result<()> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if input.read_line(&mut head)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    input.read_exact(&mut vec![0; length.expect("a length")])
+}
+
+sqlite_test!(connection_is_reused_until_the_other_end_closes_it, |store: &Store| {
+    let exports = Arc::<AtomicUsize>::default();
+    let mut url = String::new();
+    let collector = StubServer::start(None, |own| {
+        url.push_str(own);
+        let exports = Arc::clone(&exports);
+        // Each connection is closed after three responses, without an announcement.
+        move |stream: &mut dyn Duplex| {
+            let mut stream = BufReader::new(stream);
+            for _ in 0..3 {
+                read_request(&mut stream)?;
+                stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+                exports.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(())
+        }
+    });
+    let server = serve(store, &["--otlp-endpoint", &url], &[("OTEL_BSP_SCHEDULE_DELAY", "50")]);
+    for (number, connections) in [1, 1, 1, 2, 2, 2, 3].into_iter().enumerate() {
+        server.anonymous().call("GET", "/plants", &[], None);
+        wait_until("the export", || exports.load(Ordering::SeqCst) > number);
+        assert_eq!(collector.connections(), connections, "after export {}", number + 1);
+    }
+    assert!(!server.log().contains("the collector does not accept spans"), "{}", server.log());
 });

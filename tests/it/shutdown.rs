@@ -92,7 +92,7 @@ engine_test!(second_signal_ends_the_server_at_once, |store: &Store| {
     let server = store.serve(&["--shutdown-grace", "100d"]);
     let _unfinished = unfinished_create(&server.client(&store.token("ada", &[])));
     server.signal("TERM");
-    wait_until("the server to receive the first signal", || server.log().contains("shutting down"));
+    server.wait_for_log("shutting down");
     assert!(server.ended().is_none());
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(1));

@@ -22,7 +22,7 @@ pub(crate) mod rewriting_proxy;
 mod server;
 mod stop;
 mod strace;
-mod stub_server;
+pub(crate) mod stub_server;
 mod tcp_proxy;
 mod terminal;
 pub(crate) mod tools;
@@ -34,7 +34,9 @@ pub(crate) use browser::BrowserScript;
 pub(crate) use client::{Client, Connection, JSON};
 pub(crate) use engine::Engine;
 pub(crate) use events::Events;
-pub(crate) use fixture::{Garden, Service, engine_test, postgres_test, run_on, sqlite_test, tool_test};
+pub(crate) use fixture::{
+    Garden, Service, engine_test, one_engine_test, postgres_test, run_on, sqlite_test, tool_test,
+};
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use output::{CommandOutput, assert_contains};

@@ -323,9 +323,9 @@ fn cancelled_change_is_recorded_before_the_server_ends() {
     connection.send(DATA, END_STREAM, 1, b"{}");
     wait_until("the change to wait for the lock", || store.rows(WAITING_FOR_TOKEN) == [1]);
     connection.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
-    wait_until("the cancelled request in the log", || server.log().contains(r#""complete":false"#));
+    server.wait_for_log(r#""complete":false"#);
     server.signal("TERM");
-    wait_until("the shutdown", || server.log().contains("shutting down"));
+    server.wait_for_log("shutting down");
     // Longer than a server needs to end that does not wait for the change.
     let signalled = Instant::now();
     wait_until("three seconds", || signalled.elapsed().as_secs() >= 3);

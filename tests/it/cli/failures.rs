@@ -1,9 +1,6 @@
 //! Errors of the command line: one clear line and an exit code.
 
-use super::tokens;
-use crate::support::{
-    CommandOutput, Engine, Server, Service, Store, assert_contains, assert_snapshot, sqlite_test, wait_until,
-};
+use crate::support::{CommandOutput, Engine, Server, Service, Store, assert_contains, assert_snapshot, sqlite_test};
 
 /// Asserts that a message holds no text of libraries and no error number of the operating system.
 #[track_caller]
@@ -93,7 +90,7 @@ sqlite_test!(wrong_use_is_one_clear_line_and_exit_code_2, |store: &Store| {
         assert!(reported.starts_with("error: ") && !reported.contains("secret"), "{reported}");
         assert_eq!(output.stdout_text(), "");
     }
-    assert_eq!(tokens(store).len(), 1, "nothing was done");
+    assert_eq!(store.tokens().len(), 1, "nothing was done");
 });
 
 sqlite_test!(failure_is_one_clear_line_and_exit_code_1, |Service { store, server }: &Service| {
@@ -178,7 +175,7 @@ sqlite_test!(an_unknown_variable_is_warned_of_and_the_nearest_known_one_is_named
     let mut command = store.command(&["serve", "--listen", "0"]);
     command.env("PLANTSTORE_SOTRE_TIMEOUT", "1s");
     let server = Server::start(command);
-    wait_until("the warning in the log", || server.log().contains("did you mean PLANTSTORE_STORE_TIMEOUT?"));
+    server.wait_for_log("did you mean PLANTSTORE_STORE_TIMEOUT?");
 });
 
 sqlite_test!(restore_names_its_argument, |store: &Store| {

@@ -137,5 +137,5 @@ tool_test!(metrics_on_a_non_loopback_address_log_a_warning, requires_unshare, |s
         Server::start(store.command_through(&["unshare", "--map-root-user", "--net"], &options))
     };
     let server = serve("0.0.0.0:0");
-    wait_until("the warning", || server.log().contains("metrics are served on a non-loopback address"));
+    server.wait_for_log("metrics are served on a non-loopback address");
 });

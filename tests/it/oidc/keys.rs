@@ -5,7 +5,7 @@ use std::time::Instant;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{call, lines, occurrences, serve, users, wait_for_log, with};
+use super::{call, lines, serve, with};
 use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
 use crate::support::{Engine, Stopwatch, Store, assert_snapshot, engine_test, sqlite_test, tool_test, wait_until};
 
@@ -72,7 +72,7 @@ engine_test!(a_removed_key_stops_working_within_30_seconds, |store: &Store| {
     assert_eq!(call(&server, &kept.token(&issuer.claims("ada"))).status, 200);
     issuer.publish(&[]);
     wait_until("all keys to be rejected", || call(&server, &kept.token(&issuer.claims("ada"))).status == 401);
-    wait_for_log(&server, "the issuer has no usable key");
+    server.wait_for_log("the issuer has no usable key");
 });
 
 engine_test!(unknown_key_ids_do_not_flood_the_issuer, |store: &Store| {
@@ -124,7 +124,7 @@ engine_test!(cached_keys_work_while_the_issuer_is_down, |store: &Store| {
     ada.plant(1, "Rose");
     issuer.server.stop();
     assert_eq!(call(&server, &later.token(&issuer.claims("ada"))).error(), 40101, "an unknown key is rejected");
-    wait_for_log(&server, FAILED);
+    server.wait_for_log(FAILED);
     // Longer than the lifetime of cache entries and than several fetch attempts.
     let start = Instant::now();
     wait_until("12 seconds to pass", || {
@@ -137,8 +137,8 @@ engine_test!(cached_keys_work_while_the_issuer_is_down, |store: &Store| {
     issuer.server.restart();
     wait_until("the new key to be accepted", || call(&server, &later.token(&issuer.claims("ada"))).status == 200);
     assert_eq!(ada.ids(), [1]);
-    wait_for_log(&server, BACK);
-    assert_eq!(occurrences(&server, FAILED), 1, "the failure is logged once, not at every attempt");
+    server.wait_for_log(BACK);
+    assert_eq!(server.logged(FAILED), 1, "the failure is logged once, not at every attempt");
 });
 
 engine_test!(tokens_get_503_before_the_first_fetch_of_keys, |store: &Store| {
@@ -163,7 +163,7 @@ engine_test!(tokens_get_503_before_the_first_fetch_of_keys, |store: &Store| {
     assert_eq!(server.anonymous().get("/readyz").status, 200);
     let elsewhere = key.token(&with(issuer.claims("ada"), json!({ "iss": "https://elsewhere.example" })));
     assert_eq!(call(&server, &elsewhere).error(), 40101, "a token of another issuer is invalid with any key");
-    wait_for_log(&server, FAILED);
+    server.wait_for_log(FAILED);
     issuer.server.restart();
     wait_until("the keys to be fetched", || call(&server, &token).status == 200);
 });
@@ -178,7 +178,7 @@ engine_test!(silent_issuer_delays_no_request_for_long, |store: &Store| {
     assert_eq!(call(&server, &token).error(), 50300);
     issuer.server.be_silent(false);
     wait_until("the keys to be fetched", || call(&server, &token).status == 200);
-    wait_for_log(&server, "the issuer did not respond in time");
+    server.wait_for_log("the issuer did not respond in time");
     issuer.server.be_silent(true);
     // The fetch times out.
     assert_eq!(call(&server, &SigningKey::p256("x").token(&issuer.claims("ada"))).error(), 40101);
@@ -200,14 +200,14 @@ fn certificate_of_the_issuer_is_verified(#[values(Engine::Sqlite, Engine::Postgr
     for more in [&["--oidc-ca", wrong.as_str()][..], &[]] {
         let server = serve(store, &issuer, more);
         assert_eq!(call(&server, &token).error(), 50300, "{more:?}");
-        wait_for_log(&server, "certificate");
+        server.wait_for_log("certificate");
     }
     // The certificate is for 127.0.0.1.
     let elsewhere = issuer.url().replace("127.0.0.1", "localhost");
     let server = store.serve(&["--oidc-issuer", &elsewhere, "--oidc-audience", AUDIENCE, "--oidc-ca", &file]);
     let named = key.token(&with(issuer.claims("ada"), json!({ "iss": elsewhere })));
     assert_eq!(call(&server, &named).error(), 50300);
-    wait_for_log(&server, "not valid for name");
+    server.wait_for_log("not valid for name");
 }
 
 engine_test!(issuer_url_may_have_a_path_and_is_compared_exactly, |store: &Store| {
@@ -220,7 +220,7 @@ engine_test!(issuer_url_may_have_a_path_and_is_compared_exactly, |store: &Store|
     assert_eq!(call(&server, &other).error(), 40101);
     let server = store.serve(&["--oidc-issuer", bare, "--oidc-audience", AUDIENCE]);
     assert_eq!(call(&server, &other).error(), 50300, "the discovery document names another issuer");
-    wait_for_log(&server, "set --oidc-issuer to exactly that");
+    server.wait_for_log("set --oidc-issuer to exactly that");
     let line = lines(&server, FAILED).remove(0);
     let error = line["error"].as_str().expect("an error");
     assert!(
@@ -257,10 +257,10 @@ sqlite_test!(invalid_documents_of_an_issuer_are_rejected, |store: &Store| {
         issuer.respond_with(path, Some(response));
         let server = serve(store, &issuer, &[]);
         assert_eq!(call(&server, &token).error(), 50300, "{expected}");
-        wait_for_log(&server, expected);
+        server.wait_for_log(expected);
         issuer.respond_with(path, None);
     }
-    assert_eq!(users(store), [""; 0]);
+    assert_eq!(store.users(), [""; 0]);
 });
 
 // An invalid key set does not replace the keys in use.
@@ -272,12 +272,12 @@ sqlite_test!(invalid_key_set_removes_no_key, |store: &Store| {
     assert_eq!(call(&server, &token).status, 200);
     issuer.respond_with(KEYS, Some(ok("{}")));
     assert_eq!(call(&server, &of_new).error(), 40101);
-    wait_for_log(&server, "is not a key set");
+    server.wait_for_log("is not a key set");
     assert_eq!(call(&server, &token).status, 200);
     issuer.publish(&[&key, &new]);
     issuer.respond_with(KEYS, None);
     wait_until("the new key to be accepted", || call(&server, &of_new).status == 200);
-    wait_for_log(&server, BACK);
+    server.wait_for_log(BACK);
 });
 
 // Keys of a set that the server cannot use are skipped; the others are used.

@@ -4,7 +4,7 @@ use ring::hmac;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{LEEWAY, call, serve, users, with};
+use super::{LEEWAY, call, serve, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, encode, now};
 use crate::support::{Engine, Store, assert_contains};
 
@@ -30,7 +30,7 @@ fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::P
         let response = call(&server, token);
         assert_eq!(response.wire(), expected, "{what}: {token}");
     }
-    assert_eq!(users(store), [""; 0], "invalid tokens create no user");
+    assert_eq!(store.users(), [""; 0], "invalid tokens create no user");
     for key in &keys {
         assert_eq!(call(&server, &key.token(&claims)).status, 200, "valid tokens of the issuer are accepted");
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{call, lines, occurrences, serve, wait_for_log, with};
+use super::{call, lines, serve, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
 use crate::support::{Engine, Store, engine_test, wait_until};
 
@@ -34,7 +34,7 @@ fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine:
     issuer.publish_jwks(published.clone());
     let server = serve(store, &issuer, &[]);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
-    wait_for_log(&server, "issuer keys updated");
+    server.wait_for_log("issuer keys updated");
     let reported = lines(&server, SKIPPED);
     assert_eq!(reported.len(), unusable.len());
     for (line, (jwk, reason)) in reported.iter().zip(&unusable) {
@@ -60,14 +60,14 @@ engine_test!(wrong_audience_is_logged_with_the_value_found_once_a_minute, |store
     let found = format!("shop\n\u{202e}{}", "x".repeat(10_000));
     let first = of(json!([found, "other"]));
     assert_eq!(call(&server, &first).error(), 40101);
-    wait_for_log(&server, AUDIENCE_WRONG);
+    server.wait_for_log(AUDIENCE_WRONG);
     for number in 0..50 {
         assert_eq!(call(&server, &of(json!(format!("shop-{number}")))).error(), 40101);
     }
     assert_eq!(call(&server, &of(json!(null))).error(), 40101);
     // Log lines are ordered: after this line, all earlier lines are written.
     assert_eq!(call(&server, "opaque").error(), 40101);
-    wait_for_log(&server, OPAQUE);
+    server.wait_for_log(OPAQUE);
     let warned = lines(&server, AUDIENCE_WRONG);
     assert!(warned.len() as u64 <= 1 + start.elapsed().as_secs() / 60, "{} times", warned.len());
     let line = &warned[0];
@@ -86,24 +86,24 @@ engine_test!(opaque_token_is_logged_once_a_minute_if_there_is_an_issuer, |store:
     assert_eq!(call(&server, &ours[..ours.len() - 1]).error(), 40101);
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).status, 200);
     // Log lines are ordered: after this line, all earlier lines are written.
-    wait_for_log(&server, r#""status":200"#);
-    assert_eq!(occurrences(&server, OPAQUE), 0, "a truncated token of plantstore is not reported");
+    server.wait_for_log(r#""status":200"#);
+    assert_eq!(server.logged(OPAQUE), 0, "a truncated token of plantstore is not reported");
     let start = Instant::now();
     let opaque: Vec<String> = (0..50).map(|number| format!("opaque-token-{number}-LwvqNQt")).collect();
     for token in &opaque {
         assert_eq!(call(&server, token).error(), 40101);
     }
-    wait_for_log(&server, OPAQUE);
+    server.wait_for_log(OPAQUE);
     // A token of three parts that is no JWT.
     assert_eq!(call(&server, "YWJj.ZGVm.Z2hp").error(), 40101);
     assert_eq!(call(&server, &key.token(&with(issuer.claims("ada"), json!({ "aud": "other" })))).error(), 40101);
-    wait_for_log(&server, AUDIENCE_WRONG);
-    assert!(occurrences(&server, OPAQUE) as u64 <= 1 + start.elapsed().as_secs() / 60);
+    server.wait_for_log(AUDIENCE_WRONG);
+    assert!(server.logged(OPAQUE) as u64 <= 1 + start.elapsed().as_secs() / 60);
     assert_eq!(lines(&server, OPAQUE)[0]["level"], "WARN");
     assert!(opaque.iter().all(|token| !server.log().contains(token)), "the log has no token");
 
     let alone = store.serve(&[]);
     assert_eq!(call(&alone, &opaque[0]).error(), 40101);
-    wait_for_log(&alone, r#""status":401"#);
-    assert_eq!(occurrences(&alone, OPAQUE), 0, "no warning without an issuer");
+    alone.wait_for_log(r#""status":401"#);
+    assert_eq!(alone.logged(OPAQUE), 0, "no warning without an issuer");
 });

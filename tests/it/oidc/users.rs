@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{call, serve, users, with};
+use super::{call, serve, with};
 use crate::support::issuer::{Issuer, SigningKey};
 use crate::support::{
     Client, CommandOutput, Store, assert_contains, engine_test, postgres_test, retry_while_unavailable, wait_until,
@@ -20,7 +20,7 @@ engine_test!(user_is_created_once_at_the_first_use, |store: &Store| {
             scope.spawn(move || server.client(&key.token(&claims)).plant(number, "Rose"));
         }
     });
-    assert_eq!(users(store), ["newcomer"]);
+    assert_eq!(store.users(), ["newcomer"]);
     assert_eq!(server.client(&key.token(&issuer.claims("newcomer"))).ids(), (0..8).collect::<Vec<_>>());
     assert_eq!(store.rows("SELECT count(*) FROM users"), [1]);
 });
@@ -52,7 +52,7 @@ engine_test!(deleted_user_with_a_valid_token_is_created_again, |store: &Store| {
         response.status == 200
     });
     assert_eq!(ada.ids(), [2], "the new user has no plants of the deleted one");
-    assert_eq!(users(store), ["ada"]);
+    assert_eq!(store.users(), ["ada"]);
 });
 
 engine_test!(claim_of_the_user_name_is_an_option, |store: &Store| {
@@ -65,7 +65,7 @@ engine_test!(claim_of_the_user_name_is_an_option, |store: &Store| {
     assert_eq!(call(&server, &key.token(&issuer.claims("ada"))).error(), 40101);
     let twice = claims.to_string().replace(r#""email":"#, r#""email":"eve","email":"#);
     assert_eq!(call(&server, &key.token_of(&key.header().to_string(), &twice)).error(), 40101);
-    assert_eq!(users(store), ["ada@example.com"]);
+    assert_eq!(store.users(), ["ada@example.com"]);
 });
 
 engine_test!(user_that_cannot_be_created_yet_gets_503, |store: &Store| {

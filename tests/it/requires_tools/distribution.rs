@@ -154,7 +154,7 @@ fn role_that_does_not_own_the_tables_can_write() {
     client.plant(2, "Fern");
     assert_eq!(client.delete(1).status, 204);
     assert_eq!(client.ids(), [2]);
-    wait_until("the log", || node.log().contains("writes use distributed tables"));
+    node.wait_for_log("writes use distributed tables");
 }
 
 /// Starts with one shard, which is split so that a new worker gets a half of it.

@@ -2,7 +2,7 @@
 //! own issuer (`oidc.rs`).
 
 use crate::support::provider::{OTHER, PLANTS, Provider};
-use crate::support::{Server, Store, engine_test, wait_for, wait_until};
+use crate::support::{Server, Store, engine_test, wait_for};
 
 #[track_caller]
 fn serve(store: &Store, provider: &Provider) -> Server {
@@ -53,6 +53,6 @@ engine_test!(an_opaque_token_of_a_real_provider_is_rejected_and_logged, |store: 
     let server = serve(store, &provider);
     let token = provider.token("opaque", PLANTS);
     assert_eq!(server.client(&token).get("/plants").error(), 40101);
-    wait_until("the warning", || server.log().contains("it is neither a JWT nor"));
+    server.wait_for_log("it is neither a JWT nor");
     assert!(!server.log().contains(&token));
 });

@@ -128,15 +128,6 @@ fn ask(stream: &mut (impl Read + Write), request: &[u8], end: &str) -> String {
     response
 }
 
-#[track_caller]
-fn wait_for_log(server: &Server, words: &str) {
-    wait_until(words, || server.log().contains(words));
-}
-
-fn occurrences(server: &Server, words: &str) -> usize {
-    server.log().lines().filter(|line| line.contains(words)).count()
-}
-
 /// Returns a store for tests that do not depend on the engine.
 fn store() -> Store<'static> {
     Store::new(Engine::Sqlite)
@@ -189,7 +180,7 @@ engine_test!(new_certificate_is_used_without_dropping_a_connection, |store: &Sto
     files.install_certificate("renewed");
     files.install_key("renewed");
     server.signal("HUP");
-    wait_for_log(&server, RENEWED);
+    server.wait_for_log(RENEWED);
     assert!(files.presents(server.address(), "renewed"));
     in_flight.send(DATA, END_STREAM, 1, br#""name":"Rose"}"#);
     assert_eq!(in_flight.body(1), r#"{"name":"Rose"}"#);
@@ -208,12 +199,12 @@ fn changed_certificate_files_are_reloaded() {
     // A file with the same contents is no change.
     files.install_certificate("server");
     files.install_certificate("renewed");
-    wait_for_log(&server, "does not belong to the first certificate");
+    server.wait_for_log("does not belong to the first certificate");
     assert!(files.presents(server.address(), "server"));
     files.install_key("renewed");
-    wait_for_log(&server, RENEWED);
+    server.wait_for_log(RENEWED);
     assert!(files.presents(server.address(), "renewed"));
-    assert_eq!((occurrences(&server, RENEWED), occurrences(&server, NOT_RENEWED)), (1, 1), "{}", server.log());
+    assert_eq!((server.logged(RENEWED), server.logged(NOT_RENEWED)), (1, 1), "{}", server.log());
 }
 
 #[test]
@@ -227,15 +218,15 @@ fn invalid_files_leave_the_old_certificate_in_use() {
     ];
     for (break_it, words) in breaks {
         break_it();
-        let before = occurrences(&server, words);
+        let before = server.logged(words);
         server.signal("HUP");
-        wait_until(words, || occurrences(&server, words) > before);
+        wait_until(words, || server.logged(words) > before);
         assert!(files.presents(server.address(), "server"), "{words}");
         files.install_certificate("server");
         files.install_key("server");
     }
     server.signal("HUP");
-    wait_for_log(&server, "certificate unchanged");
+    server.wait_for_log("certificate unchanged");
 }
 
 #[test]
@@ -252,7 +243,7 @@ fn certificate_expiry_is_reported() {
     assert_eq!(metrics.value(expiry, &[]), files.end_of("server"));
     files.install_certificate("renewed");
     server.signal("HUP");
-    wait_for_log(&server, RENEWED);
+    server.wait_for_log(RENEWED);
     assert_eq!(metrics.value(expiry, &[]), files.end_of("renewed"));
     let text = store.serve(&["--metrics-listen", "0"]).metrics().scrape().text;
     assert!(!text.contains(expiry), "without TLS there is no expiry: {text}");
@@ -264,7 +255,7 @@ fn hangup_is_ignored_without_a_certificate() {
     let store = store();
     let server = store.serve(&[]);
     server.signal("HUP");
-    wait_for_log(&server, "no certificate to reload");
+    server.wait_for_log("no certificate to reload");
     assert_eq!(server.anonymous().get("/livez").status, 200);
     assert!(server.ended().is_none());
 }
@@ -362,7 +353,7 @@ fn logged_certificate_is_the_one_in_use() {
         .expect("openssl runs");
     let printed = output.stdout_text();
     let fingerprint = printed.trim_end().split('=').nth(1).expect("a fingerprint");
-    wait_for_log(&server, &format!(r#""sha256":"{fingerprint}""#));
+    server.wait_for_log(&format!(r#""sha256":"{fingerprint}""#));
 }
 
 #[test]
@@ -474,7 +465,7 @@ fn client_that_reads_nothing_is_disconnected() {
     let ada = server.client(&token);
     let mut unread = files.connect(server.address(), "http/1.1");
     unread.write_all(&ada.bytes("GET", "/plants", &[], None)).unwrap();
-    wait_for_log(&server, r#""complete":false"#);
+    server.wait_for_log(r#""complete":false"#);
     server.metrics().wait_for("plantstore_http_connections_aborted_total", &[("reason", "stalled")], 1);
     let mut received = Vec::new();
     let _ = unread.read_to_end(&mut received);

@@ -263,11 +263,11 @@ fn failing_collector_loses_only_spans() {
 
     collector.respond_with(Some("503 Service Unavailable\r\nRetry-After: 1"));
     get("later");
-    wait_until("the warning", || server.log().contains("the collector does not accept spans"));
+    server.wait_for_log("the collector does not accept spans");
     assert!(spans("exported") == 1 && spans("dropped") == 0 && spans("rejected") == 0);
     collector.respond_with(None);
     collector.wait_for_request("later");
-    wait_until("the log line about the recovery", || server.log().contains("the collector accepts spans again"));
+    server.wait_for_log("the collector accepts spans again");
 
     collector.server.stop();
     get("while-unreachable");

@@ -99,19 +99,8 @@ pub(crate) use engine_test;
 
 /// Defines a test like [`engine_test`] that runs on SQLite only: it is called `name::on_sqlite`.
 macro_rules! sqlite_test {
-    ($name:ident, $test:expr) => {
-        sqlite_test!($name, &[], $test);
-    };
-    ($name:ident, $options:expr, $test:expr) => {
-        fn $name() {
-            $crate::support::run_on($crate::support::Engine::Sqlite, $options, $test);
-        }
-        mod $name {
-            #[test]
-            fn on_sqlite() {
-                super::$name();
-            }
-        }
+    ($name:ident, $($options_and_test:expr),+) => {
+        $crate::support::tool_test!($name, on_sqlite, $($options_and_test),+);
     };
 }
 pub(crate) use sqlite_test;
@@ -119,38 +108,34 @@ pub(crate) use sqlite_test;
 /// Defines a test like [`sqlite_test`] that starts an installed program: `tool_test!(name, requires_script, |…| { … })`
 /// is called `name::requires_script`.
 macro_rules! tool_test {
-    ($name:ident, $tool:ident, $test:expr) => {
-        tool_test!($name, $tool, &[], $test);
-    };
-    ($name:ident, $tool:ident, $options:expr, $test:expr) => {
-        fn $name() {
-            $crate::support::run_on($crate::support::Engine::Sqlite, $options, $test);
-        }
-        mod $name {
-            #[test]
-            fn $tool() {
-                super::$name();
-            }
-        }
+    ($name:ident, $tool:ident, $($options_and_test:expr),+) => {
+        $crate::support::one_engine_test!($name, $tool, Sqlite, $($options_and_test),+);
     };
 }
 pub(crate) use tool_test;
 
 /// Defines a test like [`engine_test`] that runs on PostgreSQL only: it is called `name::on_postgres`.
 macro_rules! postgres_test {
-    ($name:ident, $test:expr) => {
-        postgres_test!($name, &[], $test);
+    ($name:ident, $($options_and_test:expr),+) => {
+        $crate::support::one_engine_test!($name, on_postgres, Postgres, $($options_and_test),+);
     };
-    ($name:ident, $options:expr, $test:expr) => {
+}
+pub(crate) use postgres_test;
+
+macro_rules! one_engine_test {
+    ($name:ident, $suffix:ident, $engine:ident, $test:expr) => {
+        $crate::support::one_engine_test!($name, $suffix, $engine, &[], $test);
+    };
+    ($name:ident, $suffix:ident, $engine:ident, $options:expr, $test:expr) => {
         fn $name() {
-            $crate::support::run_on($crate::support::Engine::Postgres, $options, $test);
+            $crate::support::run_on($crate::support::Engine::$engine, $options, $test);
         }
         mod $name {
             #[test]
-            fn on_postgres() {
+            fn $suffix() {
                 super::$name();
             }
         }
     };
 }
-pub(crate) use postgres_test;
+pub(crate) use one_engine_test;

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::postgres::{HeldSession, runs_on_citus};
@@ -296,6 +297,19 @@ impl<'a> Store<'a> {
         succeed(&mut self.command(&arguments)).trim_end().to_owned()
     }
 
+    /// Returns all tokens as `token list` shows them.
+    #[track_caller]
+    pub(crate) fn tokens(&self) -> Vec<Value> {
+        serde_json::from_value(self.run(&["token", "list", "--json"]).json()).expect("a list")
+    }
+
+    /// Returns the names of all users.
+    #[track_caller]
+    pub(crate) fn users(&self) -> Vec<String> {
+        let users = self.run(&["user", "list", "--json"]).json();
+        users.as_array().expect("a list").iter().map(|user| user["name"].as_str().expect("a name").to_owned()).collect()
+    }
+
     /// Inserts `count` plants for the first user. `name` is the prefix of their names.
     pub(crate) fn insert_plants(&self, count: u32, name: &str) {
         self.execute(&format!(
@@ -404,6 +418,17 @@ impl Server {
 
     pub(crate) fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Waits for a log line, which may be written after the response.
+    #[track_caller]
+    pub(crate) fn wait_for_log(&self, words: &str) {
+        wait_until(words, || self.log().contains(words));
+    }
+
+    /// Returns the number of log lines that contain these words.
+    pub(crate) fn logged(&self, words: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(words)).count()
     }
 
     /// Reads the address of the metrics listener from standard output. May be called once.

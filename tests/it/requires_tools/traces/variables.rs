@@ -96,12 +96,12 @@ fn header_fields_are_decoded_and_sent_but_never_logged() {
     collector.respond_with_body(b"\x12\x04hush");
     collector.respond_with(Some("400 Bad Request"));
     get(&server, "rejected");
-    wait_until("the warning", || server.log().contains("it answers 400 Bad Request"));
+    server.wait_for_log("it answers 400 Bad Request");
     // `partial_success { rejected_spans: 1, error_message: "hush" }`
     collector.respond_with_body(b"\x0a\x08\x08\x01\x12\x04hush");
     collector.respond_with(None);
     get(&server, "partly");
-    wait_until("the warning", || server.log().contains("only in part"));
+    server.wait_for_log("only in part");
     assert_eq!(server.stop().code(), Some(0));
     assert!(!server.log().contains("hush"), "{}", server.log());
     let url = variables[0].1;
@@ -263,9 +263,9 @@ fn unsupported_variables_log_a_warning() {
     ];
     let server = serve(&store, &[], &variables);
     let mistyped = "the variable OTEL_EXPORTER_OTLP_HEADER is ignored: there is no such option; did you mean";
-    wait_until("the warning", || server.log().contains(mistyped));
+    server.wait_for_log(mistyped);
     let unsupported = "the variable OTEL_EXPORTER_OTLP_CLIENT_KEY is ignored";
-    wait_until("the other warning", || server.log().contains(unsupported));
+    server.wait_for_log(unsupported);
     assert!(!server.log().contains("OTLP_METRICS_ENDPOINT"), "{}", server.log());
     let without = serve(&store, &[], &variables[1..]);
     get(&without, "without");
