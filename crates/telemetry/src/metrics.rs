@@ -7,6 +7,6 @@ mod exposition;
 mod instruments;
 mod process;
 
-pub use self::exposition::{Exposition, ExpositionFormat, Family, LabelValue, Labels};
+pub use self::exposition::{Exposition, ExpositionFormat, Family, Labels};
 pub use self::instruments::{Buckets, Counter, Exemplar, Gauge, GaugeGuard, Histogram, SIZES, Striped, TIMES};
 pub use self::process::Process;

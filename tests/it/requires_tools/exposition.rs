@@ -64,6 +64,13 @@ engine_test!(durations_of_traced_requests_have_exemplars, |store: &Store| {
     assert!(exemplar["timestamp"].as_f64().is_some_and(|time| time > 1.6e9), "{exemplar}");
     let text = metrics.client().get("/metrics");
     assert!(!text.text().contains(TRACE), "the text format has no exemplars");
+    let last = TRACE.replace(&TRACE[..4], "1a57");
+    for trace in [TRACE, TRACE, &last] {
+        ada.call("GET", "/plants", &[("traceparent", &*format!("00-{trace}-b7ad6b7169203331-01"))], None);
+    }
+    metrics.wait_for("plantstore_http_requests_total", &[], 5);
+    let found = exemplars(&metrics.scrape().text);
+    assert!(found.iter().any(|found| found["exemplar"]["trace_id"] == *last), "the last of its bucket: {found:?}");
 });
 
 engine_test!(both_formats_are_valid, |store: &Store| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::{Method, StatusCode, Version};
 use plantstore_model::user::UserId;
-use plantstore_telemetry::metrics::{Counter, Exemplar, Exposition, Histogram, LabelValue, Striped, TIMES};
+use plantstore_telemetry::metrics::{Counter, Exemplar, Exposition, Histogram, Striped, TIMES};
 
 use crate::transport::{CloseReason, ConnectionEvent, Exceeded};
 
@@ -159,7 +159,7 @@ impl RequestMetrics {
                 let count = self.sum(|metrics| &metrics.requests[kind * STATUSES + status]);
                 let code = u16::try_from(status + 99).unwrap_or_default();
                 if count > 0 || EXPECTED.contains(&(route, method, code)) {
-                    let shown = if status == 0 { "-".into() } else { LabelValue::Number(code.into()) };
+                    let shown = if status == 0 { "-".into() } else { code.to_string().into() };
                     requests.sample(&[("method", method.into()), ("route", route.into()), ("status", shown)], count);
                 }
             }
@@ -178,7 +178,7 @@ impl RequestMetrics {
         for (index, count) in (0..ERRORS).map(|index| (index, self.sum(|metrics| &metrics.errors[index]))) {
             let number = u32::try_from((index / 10 + 400) * 100 + index % 10).unwrap_or_default();
             if count > 0 || WATCHED_ERRORS.contains(&number) {
-                errors.sample(&[("code", number.into())], count);
+                errors.sample(&[("code", number.to_string().into())], count);
             }
         }
         exposition

@@ -1,39 +1,13 @@
 //! Metrics in the text format of Prometheus or OpenMetrics.
 
+use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::sync::atomic::Ordering;
 
 use super::instruments::{Buckets, Histogram, Observation};
 
-/// The value of a label.
-#[derive(Clone, Copy, Debug)]
-pub enum LabelValue<'a> {
-    Word(&'a str),
-    Number(u32),
-}
-
-impl<'a> From<&'a str> for LabelValue<'a> {
-    fn from(word: &'a str) -> Self {
-        Self::Word(word)
-    }
-}
-
-impl From<u32> for LabelValue<'_> {
-    fn from(number: u32) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl fmt::Display for LabelValue<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Word(word) => formatter.write_str(word),
-            Self::Number(number) => number.fmt(formatter),
-        }
-    }
-}
-
-pub type Labels<'a> = &'a [(&'static str, LabelValue<'a>)];
+/// Names and values of labels.
+pub type Labels<'a> = &'a [(&'static str, Cow<'a, str>)];
 
 /// Format of an exposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

