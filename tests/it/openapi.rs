@@ -7,11 +7,14 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use crate::support::contract::{self, RequestLine, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
-use crate::support::{Engine, Response, Service, Store, assert_snapshot, engine_test};
+use crate::support::{
+    Engine, JSON, Response, Service, Store, assert_contains, assert_snapshot, engine_test, sqlite_test,
+};
+use crate::tokens::ALL_SCOPES;
 
 /// Least number of cases that Schemathesis tries on each engine.
 const CASES_MIN: u64 = 800;
@@ -257,6 +260,25 @@ fn what_operations_have_in_common_is_described_once() {
 }
 
 // The scope that the document names is the one that the handler requires.
+sqlite_test!(requests_have_the_fields_that_the_document_names, |Service { store, server }: &Service| {
+    let ada = server.client(&store.token("ada", &["--scope", ALL_SCOPES]));
+    for (schema, method, path) in
+        [("NewPlant", "POST", "/plants"), ("NewToken", "POST", "/tokens"), ("NewShare", "PUT", "/shares/bob")]
+    {
+        let schema = &document()["components"]["schemas"][schema];
+        let fields: Vec<&String> = schema["properties"].as_object().unwrap().keys().collect();
+        // No field may be an object.
+        let body: Map<_, _> = fields.iter().map(|field| ((*field).clone(), json!({}))).collect();
+        let rejection = ada.call(method, path, &[JSON], Some(json!(body).to_string().as_bytes()));
+        assert_eq!(rejection.error(), 40002);
+        for field in fields {
+            assert_contains(rejection.text(), &format!("`{field}`"));
+        }
+        let example = schema["examples"][0].to_string();
+        assert!(ada.call(method, path, &[JSON], Some(example.as_bytes())).status < 300, "{example}");
+    }
+});
+
 engine_test!(operation_requires_the_scope_that_the_document_names, |Service { store, server }: &Service| {
     let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
     for (method, path, operation) in operations() {

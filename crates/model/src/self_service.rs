@@ -177,34 +177,3 @@ fn has_rfc_3339_form(text: &str) -> bool {
 fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Map, json};
-    use utoipa::PartialSchema as _;
-
-    use super::*;
-    use crate::plant::NewPlant;
-
-    /// The schemas are derived from the types, and the parsers name the fields.
-    #[test]
-    fn parsers_know_the_fields_of_the_schemas() {
-        type Parse = fn(&[u8]) -> Option<BodyError>;
-        let bodies: [(_, Parse); 3] = [
-            (TokenRequest::schema(), |body| TokenRequest::from_json(body, Timestamp::UNIX_EPOCH).err()),
-            (ShareRequest::schema(), |body| ShareRequest::from_json(body).err()),
-            (NewPlant::schema(), |body| NewPlant::from_json(body).err()),
-        ];
-        for (schema, parse) in bodies {
-            let schema = serde_json::to_value(schema).expect("a schema is JSON");
-            let fields: Vec<_> = schema["properties"].as_object().expect("properties").keys().collect();
-            let body: Map<_, _> = fields.iter().map(|field| ((*field).clone(), json!({}))).collect();
-            let Some(BodyError::Fields(errors)) = parse(json!(body).to_string().as_bytes()) else { panic!("{schema}") };
-            let mut rejected: Vec<_> = errors.iter().map(|error| &error.field).collect();
-            rejected.sort();
-            assert_eq!(rejected, fields);
-            assert!(errors.iter().all(|error| error.kind == FieldErrorKind::Type), "{errors:?}");
-            assert_eq!(parse(schema["examples"][0].to_string().as_bytes()), None);
-        }
-    }
-}

@@ -72,29 +72,3 @@ pub fn write_escaped(character: char, output: &mut impl fmt::Write) -> fmt::Resu
     }
     character.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(output, "\\u{unit:04x}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn invisible_characters_are_escaped_once() {
-        let escaped = Escaped("a b\u{1b}[31m\u{7}\u{9b}\u{202e}\u{e0061}\n🌵\\").to_string();
-        assert_eq!(escaped, r"a b\u001b[31m\u0007\u009b\u202e\udb40\udc61\n🌵\");
-        assert_eq!(Escaped(&escaped).to_string(), escaped);
-    }
-
-    #[test]
-    fn invisible_and_blank_characters_are_detected() {
-        let invisible = "\t \u{85}\u{a0}\u{ad}\u{34f}\u{61c}\u{115f}\u{1160}\u{1680}\u{17b5}\u{180e}\u{2003}\u{200b}\u{200d}\u{2028}\
-                      \u{202e}\u{202f}\u{205f}\u{2065}\u{206f}\u{2800}\u{3000}\u{3164}\u{fe0f}\u{feff}\u{ffa0}\u{fff4}\u{fffb}\
-                      \u{1343f}\u{16fe4}\u{1bca2}\u{1d159}\u{1d17a}\u{e0001}\u{e0061}\u{e01ef}\u{e0fff}";
-        let visible = "aZ09~!-_@.éßΩжאب\u{900}अ\u{1100}가\u{2801}数あ\u{fffd}\u{1f335}";
-        assert!(
-            invisible.chars().all(is_invisible),
-            "{:?}",
-            invisible.chars().filter(|one| !is_invisible(*one)).collect::<Vec<_>>()
-        );
-        assert!(!visible.chars().any(is_invisible), "{:?}", visible.chars().find(|one| is_invisible(*one)));
-    }
-}
