@@ -75,7 +75,7 @@ impl CheckOptions {
             let _ = sender.send(());
         })?;
         let findings = block_on(async { Ok(plantstore_check::run(options, interruptions).await?) })?;
-        let keeps_the_contract = findings.iter().all(|finding| is_kept(&finding.verdict));
+        let keeps_the_contract = findings.iter().all(|finding| finding.verdict.is_kept());
         if self.json {
             print_json(&Report { url: &origin, level: self.level, keeps_the_contract, checks: &findings })?;
         } else {
@@ -98,44 +98,30 @@ struct Report<'a> {
     checks: &'a [Finding],
 }
 
-/// Returns true if the verdict is no violation. A check that could not be tried counts as one.
-fn is_kept(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Holds | Verdict::NotApplicable(_))
-}
-
 fn summarize(findings: &[Finding]) -> String {
-    let count = |kind: &str| findings.iter().filter(|finding| word(&finding.verdict) == kind).count();
+    let count = |kind: &str| findings.iter().filter(|finding| finding.verdict.name() == kind).count();
     let [hold, fail, not_applicable, untried] = ["holds", "fails", "not applicable", "untried"].map(count);
     format!("{hold} hold, {fail} fail, {not_applicable} not applicable, {untried} untried")
 }
 
-fn word(verdict: &Verdict) -> &'static str {
-    match verdict {
-        Verdict::Holds => "holds",
-        Verdict::Fails(_) => "fails",
-        Verdict::NotApplicable(_) => "not applicable",
-        Verdict::Untried(_) => "untried",
-    }
-}
-
 fn style(verdict: &Verdict) -> Style {
     match verdict {
-        Verdict::Holds => Style::Success,
-        Verdict::Fails(_) => Style::Error,
-        Verdict::NotApplicable(_) => Style::Faint,
-        Verdict::Untried(_) => Style::Warning,
+        Verdict::Holds => Style::SUCCESS,
+        Verdict::Fails(_) => Style::ERROR,
+        Verdict::NotApplicable(_) => Style::FAINT,
+        Verdict::Untried(_) => Style::WARNING,
     }
 }
 
 /// Prints a line for each check, and its details below it.
 fn print_table(findings: &[Finding]) -> anyhow::Result<()> {
     let styler = Styler::new(&io::stdout());
-    let verdicts = findings.iter().map(|finding| word(&finding.verdict).len()).fold("VERDICT".len(), usize::max);
+    let verdicts = findings.iter().map(|finding| finding.verdict.name().len()).fold("VERDICT".len(), usize::max);
     let ids = findings.iter().map(|finding| finding.id.len()).max().unwrap_or_default();
     print(|output| {
         writeln!(output, "{:verdicts$}  {:ids$}  WHAT MUST HOLD", "VERDICT", "CHECK")?;
         for Finding { id, description, verdict, .. } in findings {
-            let word = styler.apply(style(verdict), &format!("{:verdicts$}", word(verdict)));
+            let word = styler.apply(style(verdict), &format!("{:verdicts$}", verdict.name()));
             writeln!(output, "{word}  {id:ids$}  {description}")?;
             if let Some(detail) = verdict.detail() {
                 let detail = strip_os_error_codes(detail);

@@ -48,7 +48,7 @@ pub(super) struct Options {
 enum Source {
     Store(Snapshot),
     /// The plants of one owner on a server.
-    Server(Session, String),
+    Server(Box<Session>, String),
 }
 
 impl Options {
@@ -87,7 +87,7 @@ impl Options {
         if let Some(access) = self.server.open()? {
             let mut session = Session::connect(access).await?;
             let own = session.user().await?;
-            return Ok(Source::Server(session, self.user.as_ref().map_or(own, ToString::to_string)));
+            return Ok(Source::Server(Box::new(session), self.user.as_ref().map_or(own, ToString::to_string)));
         }
         let url = self.store.url()?;
         self.store.warn_of_exposure();
@@ -114,7 +114,7 @@ impl Source {
 }
 
 async fn write_pages(
-    mut session: Session,
+    mut session: Box<Session>,
     owner: &str,
     output: &mut impl Write,
     mut bar: ProgressBar,

@@ -6,7 +6,8 @@ use std::iter;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use futures_util::FutureExt as _;
 
 use super::environment::UsageError;
@@ -48,8 +49,13 @@ pub(super) struct Options {
     #[arg(long, value_name = "NAME", value_parser = UserName::parse)]
     user: Option<UserName>,
     /// Behaviour if the owner already has a plant with the line's id: `fail` stops, `skip` skips the line
-    #[arg(long, value_name = "WHAT", default_value = "fail")]
-    on_conflict: OnConflict,
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "fail",
+        value_parser = PossibleValuesParser::new(["fail", "skip"]).map(|what| on_duplicate(&what))
+    )]
+    on_conflict: OnDuplicate,
     /// Start at this line
     #[arg(long, value_name = "LINE", default_value_t = 1, value_parser = number::<u64>(1..=u64::MAX))]
     from_line: u64,
@@ -67,10 +73,8 @@ pub(super) struct Options {
     new_store: CreateOption,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum OnConflict {
-    Fail,
-    Skip,
+fn on_duplicate(what: &str) -> OnDuplicate {
+    if what == "skip" { OnDuplicate::Skip } else { OnDuplicate::Stop }
 }
 
 impl Options {
@@ -82,13 +86,9 @@ impl Options {
             drop(reporter);
             return report_check(summary);
         }
-        let on_duplicate = match self.on_conflict {
-            OnConflict::Fail => OnDuplicate::Stop,
-            OnConflict::Skip => OnDuplicate::Skip,
-        };
         let (summary, signal) = match self.server.open()? {
             Some(access) => block_on(async {
-                let mut importer = RemoteImporter::start(access, on_duplicate).await?;
+                let mut importer = RemoteImporter::start(access, self.on_conflict).await?;
                 let signal = first_end_signal("the last lines may be stored; run it again")?.shared();
                 let store = async |batch: &[ImportRow]| Ok(importer.store(batch, signal.clone()).await);
                 let on_event = |event: ImportEvent<'_>| reporter.report(&event);
@@ -99,7 +99,8 @@ impl Options {
                 let advice = "the last lines may be stored; run it again with --on-conflict skip";
                 let signal = first_end_signal(advice)?.shared();
                 let on_event = |event: ImportEvent<'_>| reporter.report(&event);
-                let summary = transfer::import(store, input, on_duplicate, signal.clone().map(drop), on_event).await?;
+                let summary =
+                    transfer::import(store, input, self.on_conflict, signal.clone().map(drop), on_event).await?;
                 Ok((summary, signal.now_or_never()))
             }),
         }?;
@@ -162,41 +163,37 @@ impl Options {
         let so_far = match (self.stored_lines(summary), self.on_conflict) {
             _ if self.server.is_given() => format!("{}, and some after may be", known()),
             (None, _) => "nothing was stored".to_owned(),
-            (Some(lines), OnConflict::Fail) => format!("{lines}, and none after"),
+            (Some(lines), OnDuplicate::Stop) => format!("{lines}, and none after"),
             // Later lines may have been stored by an earlier run.
-            (Some(lines), OnConflict::Skip) => format!("{lines}, and this run stored none after"),
+            (Some(lines), OnDuplicate::Skip) => format!("{lines}, and this run stored none after"),
         };
         let next = summary.through + 1;
-        let skip = if self.on_conflict == OnConflict::Skip { " --on-conflict skip" } else { "" };
-        match (stop, signal) {
-            (StopReason::Interrupted, Some(signal)) => {
-                let details = format!(": {so_far}; go on with --from-line {next}{skip}");
-                Interrupted { signal, details }.into()
-            }
-            (StopReason::Interrupted, None) => anyhow!("interrupted: {so_far}; go on with --from-line {next}{skip}"),
-            (StopReason::Faults, _) => anyhow!(
+        let skip = if self.on_conflict == OnDuplicate::Skip { " --on-conflict skip" } else { "" };
+        let resume = format!("{so_far}; go on with --from-line {next}{skip}");
+        match stop {
+            StopReason::Interrupted => match signal {
+                Some(signal) => Interrupted { signal, details: format!(": {resume}") }.into(),
+                None => anyhow!("interrupted: {resume}"),
+            },
+            StopReason::Faults => anyhow!(
                 "{}: {so_far}; correct the input and go on with --from-line {next}{skip}",
                 count(summary.faulty, "invalid line")
             ),
-            (StopReason::Taken { line, owner, id }, _) => {
+            StopReason::Taken { line, owner, id } => {
                 let how = if self.server.is_given() { "with another name or tag" } else { "already" };
                 anyhow!(
                     "line {line}: {owner} has a plant {id} {how}: {so_far}; \
                      go on with --from-line {next} --on-conflict skip to skip such lines"
                 )
             }
-            (StopReason::Store(StoreError::OutcomeUnknown(why)), _) => {
+            StopReason::Store(StoreError::OutcomeUnknown(why)) => {
                 let known = known();
                 anyhow!("{why}: {known}, and some after may be; go on with --from-line {next} --on-conflict skip")
             }
-            (StopReason::Rejected { line, reason }, _) => {
-                anyhow!("line {line}: {reason}: {so_far}; go on with --from-line {next}{skip}")
-            }
-            (StopReason::Short { lines }, _) => anyhow!("{}", too_short(lines)),
-            (StopReason::Store(error), _) => anyhow!("{error}: {so_far}; go on with --from-line {next}{skip}"),
-            (StopReason::Input(error), _) => {
-                anyhow!("cannot read on: {error}: {so_far}; go on with --from-line {next}{skip}")
-            }
+            StopReason::Rejected { line, reason } => anyhow!("line {line}: {reason}: {resume}"),
+            StopReason::Short { lines } => anyhow!("{}", too_short(lines)),
+            StopReason::Store(error) => anyhow!("{error}: {resume}"),
+            StopReason::Input(error) => anyhow!("cannot read on: {error}: {resume}"),
         }
     }
 

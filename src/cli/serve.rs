@@ -19,7 +19,6 @@ use jiff::Timestamp;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 
-use self::announcement::{StartedService, announce};
 use self::lifecycle::{notify_until, shutdown_signal};
 use self::listener::{bind, listen_address};
 use self::monitoring::MonitoringOptions;
@@ -158,18 +157,9 @@ impl Options {
             tracing::warn!(%error, "the store does not respond yet: not ready");
         }
         let shutdown = shutdown_signal()?;
-        tls::start_reloading(tls.as_ref())?;
+        tls::start_reloading(tls.clone())?;
         let first = if self.no_first_token { None } else { first_token::issue(&store, url).await? };
-        let started = StartedService {
-            listen: &self.listen,
-            socket: address,
-            tls: &self.tls,
-            url,
-            first: first.as_ref(),
-            console: settings.console,
-            metrics: metrics.as_ref(),
-        };
-        if let Err(error) = announce(&started) {
+        if let Err(error) = self.announce(address, url, first.as_ref(), metrics.as_ref()) {
             // A token that is neither shown nor in a file must not stay valid.
             if let Some(first) = first.filter(|first| first.file.is_none()) {
                 store.revoke_token(first.id, Timestamp::now()).await?;

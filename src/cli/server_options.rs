@@ -9,8 +9,7 @@ use clap::Args;
 
 use super::environment::{TOKEN_VARIABLE, UsageError, is_typed, proxies, variable};
 use super::terminal::{is_dash, print_warning};
-use plantstore_check::server_url;
-use plantstore_client::{HttpUrl, Proxies};
+use plantstore_client::{Cleartext, HttpUrl, Proxies, UrlError, UrlTarget};
 
 /// The error message about a token that is passed as an argument.
 pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where every user of this \
@@ -108,8 +107,20 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// Parses the URL of a server: scheme, host and port.
 pub(super) fn parse_server_url(text: &str) -> Result<HttpUrl, UsageError> {
-    server_url(text).map_err(|error| UsageError(error.to_string()))
+    HttpUrl::parse(text, Cleartext::Anywhere, UrlTarget::None).map_err(|error| {
+        let message = match error {
+            UrlError::Malformed | UrlError::Cleartext => {
+                "write the server's address as http://HOST:PORT or https://HOST:PORT, for example http://127.0.0.1:8080"
+            }
+            UrlError::Credentials => {
+                "remove user name and password from the URL; put the token into PLANTSTORE_TOKEN or into --token-file"
+            }
+            UrlError::Target => "the interface names its paths from the root: leave out everything after host and port",
+        };
+        UsageError(message.to_owned())
+    })
 }
 
 /// Returns the proxies for requests to a server.

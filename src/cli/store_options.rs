@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::environment::{UsageError, origin, variable};
 use super::process::{block_on, start_log};
-use super::terminal::is_dash;
+use super::table::{self, Column};
+use super::terminal::{is_dash, print_json};
 use plantstore_store::{OpenOptions, Opened, PostgresUrl, SchemaChange, Store, StoreUrl};
 
 /// Time limit of a command for a busy store.
@@ -44,6 +46,21 @@ pub(super) struct ListCommandOptions {
     pub(super) json: bool,
     #[command(flatten)]
     pub(super) store: StoreOption,
+}
+
+impl ListCommandOptions {
+    /// Prints the items as JSON, or as rows under their headings.
+    pub(super) fn print<T: Serialize, const N: usize>(
+        &self,
+        items: &[T],
+        columns: [Column; N],
+        row: impl Fn(&T) -> [String; N],
+    ) -> anyhow::Result<()> {
+        if self.json {
+            return print_json(&items);
+        }
+        table::print(columns, &items.iter().map(row).collect::<Vec<_>>())
+    }
 }
 
 impl CreateOption {

@@ -36,13 +36,13 @@ pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
 
 pub(super) fn print_error(message: &str) {
     let mut errors = io::stderr();
-    let label = Styler::new(&errors).apply(Style::Error, "error:");
+    let label = Styler::new(&errors).apply(Style::ERROR, "error:");
     let _ = writeln!(errors, "{label} {}", Escaped(&strip_os_error_codes(message)));
 }
 
 pub(super) fn print_warning(message: &str) {
     let mut errors = io::stderr();
-    let label = Styler::new(&errors).apply(Style::Warning, "warning:");
+    let label = Styler::new(&errors).apply(Style::WARNING, "warning:");
     let _ = writeln!(errors, "{label} {}", Escaped(message));
 }
 
@@ -51,28 +51,17 @@ pub(super) fn is_dash(path: &Path) -> bool {
     path == Path::new("-")
 }
 
+/// Parameters of the escape sequence that starts a style.
 #[derive(Clone, Copy)]
-pub(super) enum Style {
-    Address,
-    Error,
-    Faint,
-    Strong,
-    Success,
-    Warning,
-}
+pub(super) struct Style(&'static str);
 
 impl Style {
-    /// Returns the parameters of the escape sequence that starts the style.
-    const fn parameters(self) -> &'static str {
-        match self {
-            Self::Address => "36",
-            Self::Error => "31;1",
-            Self::Faint => "2",
-            Self::Strong => "1",
-            Self::Success => "32",
-            Self::Warning => "33;1",
-        }
-    }
+    pub(super) const ADDRESS: Self = Self("36");
+    pub(super) const ERROR: Self = Self("31;1");
+    pub(super) const FAINT: Self = Self("2");
+    pub(super) const STRONG: Self = Self("1");
+    pub(super) const SUCCESS: Self = Self("32");
+    pub(super) const WARNING: Self = Self("33;1");
 }
 
 /// Applies styles to text for one output stream.
@@ -94,7 +83,7 @@ impl Styler {
     }
 
     pub(super) fn apply(self, style: Style, text: &str) -> String {
-        if self.enabled { format!("\x1b[{}m{text}\x1b[0m", style.parameters()) } else { text.to_owned() }
+        if self.enabled { format!("\x1b[{}m{text}\x1b[0m", style.0) } else { text.to_owned() }
     }
 }
 
@@ -178,24 +167,5 @@ fn progress_line(progress: TransferProgress, elapsed: Duration) -> String {
             let bar: String = (0..BAR_WIDTH).map(|place| if place < full { '#' } else { '.' }).collect();
             format!("[{bar}] {percent:3}% {counts}")
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn line_shows_counts_and_a_bar_if_the_total_is_known() {
-        let at = |plants, percent| progress_line(TransferProgress { plants, percent }, Duration::from_secs(2));
-        assert_eq!(at(0, None), "0 plants, 0/s");
-        assert_eq!(at(1_234_567, None), "1,234,567 plants, 617,283/s");
-        assert_eq!(at(1_000, Some(0)), "[....................]   0% 1,000 plants, 500/s");
-        assert_eq!(at(1_000, Some(50)), "[##########..........]  50% 1,000 plants, 500/s");
-        assert_eq!(at(1_000, Some(100)), "[####################] 100% 1,000 plants, 500/s");
-        assert_eq!(
-            progress_line(TransferProgress { plants: u64::MAX, percent: None }, Duration::ZERO).split(' ').count(),
-            3
-        );
     }
 }

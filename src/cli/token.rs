@@ -1,19 +1,17 @@
 //! `plantstore token`: issues, lists and revokes access tokens.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::store_options::{CreateOption, ListCommandOptions, StoreOption};
-use super::table::{
-    self,
-    Column::{Number, Text, Wrapped},
-};
-use super::terminal::{format_date, format_date_time, print_json};
+use super::table::Column::{Number, Text, Wrapped};
+use super::terminal::{format_date, format_date_time};
 use plantstore_model::token::{
     PlainToken, Scope, Scopes, TokenAttributes, TokenCreator, TokenId, TokenLabel, TokenState,
 };
@@ -168,36 +166,19 @@ impl ListTokens {
         let tokens =
             self.list.store.with(SchemaChange::None, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
         let now = Timestamp::now();
-        if self.list.json {
-            let shown = tokens.iter().map(|token| JsonToken {
-                id: token.id,
-                user: &token.user,
-                label: &token.attributes.label,
-                scopes: token.attributes.scopes,
-                created: token.attributes.created,
-                expires: token.attributes.expires,
-                revoked: token.revoked,
-                last_used: token.last_used.map(format_date),
-                state: token.state(now),
-                created_by: token.attributes.creator.to_string(),
-            });
-            return print_json(&shown.collect::<Vec<_>>());
-        }
-        let rows: Vec<_> = tokens
-            .iter()
-            .map(|token| {
-                [
-                    token.id.to_string(),
-                    token.user.to_string(),
-                    token.attributes.label.as_str().to_owned(),
-                    abbreviate(token.attributes.scopes),
-                    created(token),
-                    token.attributes.expires.map_or_else(|| "never".to_owned(), format_date),
-                    token.last_used.map_or_else(|| "never".to_owned(), format_date),
-                    token.state(now).name().to_owned(),
-                ]
-            })
-            .collect();
+        let listed = |token: &StoredToken| ListedToken {
+            id: token.id,
+            user: token.user.clone(),
+            label: token.attributes.label.clone(),
+            scopes: token.attributes.scopes,
+            created: token.attributes.created,
+            expires: token.attributes.expires,
+            revoked: token.revoked,
+            last_used: token.last_used.map(format_date),
+            state: token.state(now),
+            created_by: token.attributes.creator,
+        };
+        let tokens: Vec<_> = tokens.iter().map(listed).collect();
         let columns = [
             Number("ID"),
             Wrapped("USER"),
@@ -208,16 +189,21 @@ impl ListTokens {
             Text("LAST USED"),
             Text("STATE"),
         ];
-        table::print(columns, &rows)
-    }
-}
-
-/// Returns the day on which a token was created, and its creator unless that is the operator.
-fn created(token: &StoredToken) -> String {
-    let day = format_date(token.attributes.created);
-    match token.attributes.creator {
-        TokenCreator::Operator => day,
-        creator => format!("{day} by {creator}"),
+        self.list.print(&tokens, columns, |token| {
+            [
+                token.id.to_string(),
+                token.user.to_string(),
+                token.label.as_str().to_owned(),
+                abbreviate(token.scopes),
+                match token.created_by {
+                    TokenCreator::Operator => format_date(token.created),
+                    creator => format!("{} by {creator}", format_date(token.created)),
+                },
+                token.expires.map_or_else(|| "never".to_owned(), format_date),
+                token.last_used.clone().unwrap_or_else(|| "never".to_owned()),
+                token.state.name().to_owned(),
+            ]
+        })
     }
 }
 
@@ -248,15 +234,21 @@ impl RevokeToken {
 
 /// A token as `--json` prints it.
 #[derive(Serialize)]
-struct JsonToken<'a> {
+struct ListedToken {
     id: TokenId,
-    user: &'a StoredName,
-    label: &'a TokenLabel,
+    user: StoredName,
+    label: TokenLabel,
     scopes: Scopes,
     created: Timestamp,
     expires: Option<Timestamp>,
     revoked: Option<Timestamp>,
+    /// The day.
     last_used: Option<String>,
     state: TokenState,
-    created_by: String,
+    #[serde(serialize_with = "as_text")]
+    created_by: TokenCreator,
+}
+
+fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
 }

@@ -7,11 +7,8 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use super::store_options::{ListCommandOptions, StoreOption};
-use super::table::{
-    self,
-    Column::{Number, Text, Wrapped},
-};
-use super::terminal::{count, format_date_time, print_json};
+use super::table::Column::{Number, Text, Wrapped};
+use super::terminal::{count, format_date_time};
 use plantstore_model::text::Escaped;
 use plantstore_model::user::UserName;
 use plantstore_server::value_parser::group_digits;
@@ -22,18 +19,12 @@ pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Subcommand)]
 pub(super) enum UserCommand {
-    List(ListUsers),
-    Delete(DeleteUser),
-}
-
-/// List users with their numbers of tokens and plants
-#[derive(Args)]
-#[command(after_help = "Examples:
+    /// List users with their numbers of tokens and plants
+    #[command(after_help = "Examples:
   plantstore user list
   plantstore user list --json")]
-pub(super) struct ListUsers {
-    #[command(flatten)]
-    list: ListCommandOptions,
+    List(ListCommandOptions),
+    Delete(DeleteUser),
 }
 
 /// Delete a user with all their tokens and plants, permanently
@@ -55,38 +46,23 @@ pub(super) struct DeleteUser {
 impl UserCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::List(options) => options.run(),
-            Self::Delete(options) => options.run(),
+            Self::List(options) => list(&options),
+            Self::Delete(options) => {
+                options.store.with(SchemaChange::None, async |store| options.delete_from(store).await)
+            }
         }
     }
 }
 
-impl ListUsers {
-    fn run(self) -> anyhow::Result<()> {
-        let users = self.list.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
-        if self.list.json {
-            return print_json(&users);
-        }
-        let rows: Vec<_> = users
-            .iter()
-            .map(|user| {
-                [
-                    user.name.to_string(),
-                    group_digits(user.tokens),
-                    group_digits(user.plants),
-                    format_date_time(user.created),
-                ]
-            })
-            .collect();
-        table::print([Wrapped("USER"), Number("TOKENS"), Number("PLANTS"), Text("CREATED (UTC)")], &rows)
-    }
+fn list(options: &ListCommandOptions) -> anyhow::Result<()> {
+    let users = options.store.with(SchemaChange::None, async |store| Ok(store.users(None).await?))?;
+    let columns = [Wrapped("USER"), Number("TOKENS"), Number("PLANTS"), Text("CREATED (UTC)")];
+    options.print(&users, columns, |user: &StoredUser| {
+        [user.name.to_string(), group_digits(user.tokens), group_digits(user.plants), format_date_time(user.created)]
+    })
 }
 
 impl DeleteUser {
-    fn run(self) -> anyhow::Result<()> {
-        self.store.with(SchemaChange::None, async |store| self.delete_from(store).await)
-    }
-
     async fn delete_from(&self, store: &Store) -> anyhow::Result<()> {
         let Some(user) = store.users(Some(&self.name)).await?.pop() else {
             // An interrupted deletion has removed the name but may have left plants: they are removed now.

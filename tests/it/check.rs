@@ -365,7 +365,7 @@ sqlite_test!(check_reads_the_token_from_each_source, |Service { store, server }:
         (
             vec!["http://127.0.0.1:1", "--token-file", "token"],
             1,
-            "cannot connect to http://127.0.0.1:1",
+            "cannot connect to 127.0.0.1:1: Connection refused: is the server running",
         ),
         (vec!["https://127.0.0.1:1", "--token-file", "token", "--ca", "token"], 1, "cannot use the certificates in"),
         (vec![], 2, "<URL>"),

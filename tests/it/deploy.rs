@@ -211,7 +211,7 @@ sqlite_test!(probe_reports_readiness, |Service { store, server }: &Service| {
     let silent = RewritingProxy::start(server.address(), |_, _| Reply::Silence);
     for (url, timeout, says) in [
         (unready.url(), "30s", "error: not ready: 503 with {\"status\":\"ready\"}\n"),
-        (closed, "30s", "error: cannot connect to http://127.0.0.1:"),
+        (closed, "30s", "error: cannot connect to 127.0.0.1:"),
         (silent.url(), "100ms", "error: no complete response within 100ms\n"),
     ] {
         let reported = store.run(&["probe", &url, "--timeout", timeout]).failure(1);

@@ -142,34 +142,3 @@ impl CleanupTracker {
         self.created.iter().map(|created| created.id).collect()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_plants_of_this_run_are_deletable() {
-        let mut tracker = CleanupTracker::new().expect("a random source");
-        let [rejected, unclear, created] = [(); 3].map(|()| tracker.new_id());
-        assert!(rejected < -(1 << 62) && created > i64::MIN);
-        for (id, status) in [(rejected, 400), (unclear, 500), (created, 200), (1, 409), (2, 500), (3, 200)] {
-            tracker.creating(id);
-            tracker.create_responded(id, status);
-        }
-        assert_eq!(tracker.deletable(), [unclear, created, 3], "1 belongs to another client, and 2 may");
-        assert_eq!(tracker.remaining(), [unclear, created, 2, 3]);
-        tracker.creating(created);
-        tracker.create_responded(created, 409);
-        assert_eq!(tracker.deletable(), [unclear, created, 3], "rejected, because it is there");
-        tracker.not_found(created);
-        tracker.not_found(unclear);
-        assert_eq!(tracker.deletable(), [unclear, 3], "a pending create may still take effect");
-        assert!(tracker.is_pending(unclear) && !tracker.is_pending(3) && !tracker.has_only_pending());
-        tracker.deleted(3);
-        assert!(tracker.has_only_pending() && tracker.has_pending());
-        for id in [unclear, 2] {
-            tracker.deleted(id);
-        }
-        assert!(tracker.remaining().is_empty() && !tracker.has_pending());
-    }
-}

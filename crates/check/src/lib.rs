@@ -17,7 +17,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::LocalBoxFuture;
 use plantstore_client::{HttpUrl, Proxies};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -27,7 +26,7 @@ use self::response::excerpt;
 use self::run::Run;
 use self::verdict::CheckResult;
 
-pub use self::client::{RequestError, ServerUrlError, server_url};
+pub use self::client::RequestError;
 pub use self::run::RunError;
 pub use self::verdict::{Finding, Level, Verdict};
 
@@ -49,17 +48,10 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs every check of the level. The first interruption ends the checks, and the created plants are still deleted; the
 /// second interruption ends the cleanup, too.
-pub fn run(
-    options: Options,
-    interruptions: UnboundedReceiver<()>,
-) -> LocalBoxFuture<'static, Result<Vec<Finding>, RunError>> {
-    Box::pin(run_checks(options, interruptions))
-}
-
-async fn run_checks(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
+pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
     let Options { url, token, authorities, proxies, timeout, level } = options;
-    let client = Client::new(url, authorities.as_deref(), proxies, timeout)?;
-    let mut run = Run::start(client, token, CHECKS_TIMEOUT).await?;
+    let client = Client::new(url, Some(token), authorities.as_deref(), proxies, timeout)?;
+    let mut run = Run::start(client, CHECKS_TIMEOUT).await?;
     let mut findings = Vec::new();
     let checks = GROUPS.iter().flat_map(|(group, checks)| checks.iter().map(move |check| (*group, check)));
     let mut interrupted = false;
@@ -97,8 +89,8 @@ pub async fn ready(
     proxies: Proxies,
     timeout: Duration,
 ) -> Result<(), String> {
-    let client = Client::new(url, authorities.as_deref(), proxies, timeout).map_err(|fault| fault.to_string())?;
-    let response = client.send(&Request::new("GET", "/readyz")).await.map_err(|error| error.to_string())?;
+    let client = Client::new(url, None, authorities.as_deref(), proxies, timeout).map_err(|fault| fault.to_string())?;
+    let response = client.send(&Request::new("GET", "/readyz").anonymous()).await.map_err(|error| error.to_string())?;
     if response.status == 200 {
         return Ok(());
     }

@@ -32,6 +32,20 @@ pub(crate) struct ListedPlant {
 }
 
 impl Response {
+    /// Removes the token, so that no message shows it.
+    pub(crate) fn new(request: String, response: &plantstore_client::Response, token: Option<&str>) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let redacted = |text: String| token.map_or_else(|| text.clone(), |token| text.replace(token, "(the token)"));
+        let fields = response.headers.iter();
+        let has_token = token.is_some_and(|token| text(&response.body).contains(token));
+        Self {
+            request,
+            status: response.status.as_u16(),
+            headers: fields.map(|(name, value)| (name.to_string(), redacted(text(value.as_bytes())))).collect(),
+            body: if has_token { redacted(text(&response.body)).into_bytes() } else { response.body.to_vec() },
+        }
+    }
+
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
@@ -66,9 +80,11 @@ impl Response {
         self.expect(got == Some(value), format_args!("the header `{name}: {value}` (found {found})"))
     }
 
-    pub(crate) fn expect_error(&self, status: u16, code: i64) -> CheckResult {
+    /// Expects an error code and the status that it starts with.
+    pub(crate) fn expect_error(&self, code: i64) -> CheckResult {
         let found = self.json().ok().and_then(|json| json["error"].as_i64());
-        let holds = self.status == status && found == Some(code);
+        let status = code / 100;
+        let holds = i64::from(self.status) == status && found == Some(code);
         self.expect(holds, format_args!("status {status} with the error {code}"))
     }
 

@@ -4,6 +4,7 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use plantstore_client::ClientError;
 use plantstore_client::trust::TrustError;
 
 use crate::cleanup_tracker::{CleanupTracker, TestPlant};
@@ -31,14 +32,14 @@ pub(crate) struct Check {
     pub(crate) run: for<'a> fn(&'a mut Run) -> BoxFuture<'a, CheckResult>,
 }
 
-/// Defines a check whose function is an `async fn(&mut Run) -> CheckResult`.
+/// Defines a check whose function is an `async fn(&mut Run, …) -> CheckResult`.
 macro_rules! check {
-    ($level:ident, $id:literal, $description:literal, $run:expr) => {
+    ($level:ident, $id:literal, $description:literal, $run:ident $(, $argument:expr)*) => {
         crate::run::Check {
             id: $id,
             description: $description,
             level: crate::verdict::Level::$level,
-            run: |run| Box::pin($run(run)),
+            run: |run| Box::pin($run(run $(, $argument)*)),
         }
     };
 }
@@ -76,8 +77,7 @@ impl Listing {
 }
 
 pub(crate) struct Run {
-    client: Client,
-    token: String,
+    pub(crate) client: Client,
     pub(crate) tracker: CleanupTracker,
     pub(crate) scopes: GrantedScopes,
     /// All plants of the user can be read in one response, as far as is known.
@@ -109,10 +109,9 @@ pub enum RunError {
 
 impl Run {
     /// Connects to the server and determines the token's scopes, without creating a plant.
-    pub(crate) async fn start(client: Client, token: String, time: Duration) -> Result<Self, RunError> {
+    pub(crate) async fn start(client: Client, time: Duration) -> Result<Self, RunError> {
         let mut run = Self {
             client,
-            token,
             tracker: CleanupTracker::new().ok_or(RunError::NoRandomSource)?,
             scopes: GrantedScopes::default(),
             reads_all: true,
@@ -124,11 +123,9 @@ impl Run {
             timeouts: 0,
             deadline: Instant::now() + time,
         };
-        let first = run.with_token(Request::new("GET", "/plants?limit=0"));
-        let first = run.client.send(&first).await.map_err(RunError::NoServer)?;
+        let first = run.client.send(&Request::new("GET", "/plants?limit=0")).await.map_err(RunError::NoServer)?;
         if first.status == 401 {
-            let body = run.redact_token(first).body;
-            return Err(RunError::TokenRejected(excerpt(&String::from_utf8_lossy(&body))));
+            return Err(RunError::TokenRejected(excerpt(&String::from_utf8_lossy(&first.body))));
         }
         run.scopes = GrantedScopes {
             read: first.status != 403,
@@ -141,7 +138,7 @@ impl Run {
     /// Sends a request that is invalid. The server rejects it with 403 if the scope is missing, because it checks the scope
     /// first. Without a response the scope is unknown; the checks will show it.
     async fn is_allowed(&self, invalid: Request) -> bool {
-        !self.client.send(&self.with_token(invalid)).await.is_ok_and(|response| response.status == 403)
+        !self.client.send(&invalid).await.is_ok_and(|response| response.status == 403)
     }
 
     /// Grants more time, and forgets the timeouts so far.
@@ -150,25 +147,10 @@ impl Run {
         self.deadline = Instant::now() + time;
     }
 
-    pub(crate) fn with_token(&self, request: Request) -> Request {
-        self.with_scheme("Bearer", request)
-    }
-
-    /// Adds the token under another name of the authentication scheme.
-    pub(crate) fn with_scheme(&self, scheme: &str, request: Request) -> Request {
-        request.with("authorization", format!("{scheme} {}", self.token))
-    }
-
-    /// Sends a request with the token.
+    /// Sends a request, and again after a 429.
     pub(crate) async fn send(&mut self, request: Request) -> CheckResult<Response> {
-        let request = self.with_token(request);
-        self.send_as_is(&request).await
-    }
-
-    /// Sends a request without adding the token, and again after a 429.
-    pub(crate) async fn send_as_is(&mut self, request: &Request) -> CheckResult<Response> {
         for _ in 0..ATTEMPTS_MAX {
-            let response = self.send_all(slice::from_ref(request)).await?.swap_remove(0);
+            let response = self.send_all(slice::from_ref(&request)).await?.swap_remove(0);
             match response.header("retry-after").and_then(|seconds| seconds.parse().ok()) {
                 Some(seconds @ 0..=RETRY_AFTER_MAX) if response.status == 429 => {
                     tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -186,26 +168,15 @@ impl Run {
         }
         let responses = self.client.send_all(requests).await.map_err(|error| {
             self.timeouts += usize::from(matches!(error, RequestError::Timeout(_)));
-            self.too_large |= matches!(error, RequestError::TooLarge);
+            self.too_large |= matches!(error, RequestError::Client(ClientError::TooLarge { .. }));
             let first = requests.first().map(|request| format!("{} {}", request.method, request.path));
             let first = excerpt(&first.unwrap_or_default());
             Verdict::Fails(format!("{first}: expected a response: {error}"))
         })?;
-        let responses: Vec<Response> = responses.into_iter().map(|response| self.redact_token(response)).collect();
         for (request, response) in requests.iter().zip(&responses) {
             self.observations.observe(request.method, response);
         }
         Ok(responses)
-    }
-
-    /// Removes the token from a response, so that no message shows it.
-    fn redact_token(&self, mut response: Response) -> Response {
-        let redacted = |text: &str| text.replace(&self.token, "(the token)");
-        if String::from_utf8_lossy(&response.body).contains(&self.token) {
-            response.body = redacted(&String::from_utf8_lossy(&response.body)).into_bytes();
-        }
-        response.headers.iter_mut().for_each(|(_, value)| *value = redacted(value));
-        response
     }
 
     /// Lists all plants with these parameters, or the first of them if there are too many.
@@ -252,20 +223,22 @@ impl Run {
         self.tracker.new_plant(word)
     }
 
+    /// Creates a plant that a check needs.
+    pub(crate) async fn existing_plant(&mut self, word: &str) -> CheckResult<TestPlant> {
+        let plant = self.new_plant(word);
+        self.create(&plant).await?.expect_success()?;
+        Ok(plant)
+    }
+
     pub(crate) async fn create(&mut self, plant: &TestPlant) -> CheckResult<Response> {
         self.create_with(plant.id, Request::create(plant.json())).await
     }
 
     /// Sends a create whose plant has this id if the server accepts it.
     pub(crate) async fn create_with(&mut self, id: i64, request: Request) -> CheckResult<Response> {
-        let request = self.with_token(request);
-        self.create_as_is(id, &request).await
-    }
-
-    pub(crate) async fn create_as_is(&mut self, id: i64, request: &Request) -> CheckResult<Response> {
         self.may_create()?;
         self.tracker.creating(id);
-        let response = self.send_as_is(request).await?;
+        let response = self.send(request).await?;
         self.tracker.create_responded(id, response.status);
         Ok(response)
     }

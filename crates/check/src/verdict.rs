@@ -43,6 +43,20 @@ impl Verdict {
         result.err().unwrap_or(Self::Holds)
     }
 
+    /// Returns true if the verdict is no violation. A check that could not be tried counts as one.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, Self::Holds | Self::NotApplicable(_))
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::Fails(_) => "fails",
+            Self::NotApplicable(_) => "not applicable",
+            Self::Untried(_) => "untried",
+        }
+    }
+
     /// Returns the reason why the rule is not known to hold.
     pub fn detail(&self) -> Option<&str> {
         match self {

@@ -2,20 +2,17 @@
 
 use std::fmt;
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::Uri;
 use hyper::http::uri::Scheme;
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::proxy::Tunnel;
-use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
@@ -76,17 +73,16 @@ pub(crate) struct TcpConnector {
 }
 
 impl TcpConnector {
-    async fn connect(&self, uri: Uri) -> io::Result<TcpConnection> {
+    async fn connect(&self, uri: Uri) -> io::Result<TokioIo<TcpStream>> {
         let Some(proxy) = self.proxies.proxy_for(&uri) else {
             // `localhost` may resolve to another machine, which must not be reached over plain HTTP.
             let allowed = if is_encrypted(&uri) { Cleartext::Anywhere } else { self.cleartext };
-            return Ok(TcpConnection::to_destination(connect_directly(&uri, allowed).await?));
+            return connect_directly(&uri, allowed).await;
         };
         let unreachable = |reason: String| io::Error::other(format!("the proxy {}: {reason}", proxy.uri()));
         if !is_encrypted(&uri) {
             let stream = connect_directly(proxy.uri(), Cleartext::Anywhere).await;
-            let stream = stream.map_err(|error| unreachable(error.to_string()))?;
-            return Ok(TcpConnection { proxied: true, ..TcpConnection::to_destination(stream) });
+            return stream.map_err(|error| unreachable(error.to_string()));
         }
         let direct = Self { cleartext: Cleartext::Anywhere, proxies: Proxies::default() };
         let mut tunnel = Tunnel::new(proxy.uri().clone(), direct);
@@ -98,9 +94,9 @@ impl TcpConnector {
 }
 
 impl Service<Uri> for TcpConnector {
-    type Response = TcpConnection;
+    type Response = TokioIo<TcpStream>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TcpConnection>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TokioIo<TcpStream>>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
@@ -112,12 +108,12 @@ impl Service<Uri> for TcpConnector {
     }
 }
 
-async fn connect_directly(uri: &Uri, allowed: Cleartext) -> io::Result<TcpStream> {
+async fn connect_directly(uri: &Uri, allowed: Cleartext) -> io::Result<TokioIo<TcpStream>> {
     let found = lookup_host(host_and_port(uri)).await?;
     let found = found.filter(|address| allowed == Cleartext::Anywhere || address.ip().is_loopback());
     let stream = connect_to_any(found.take(ADDRESSES_MAX)).await?;
     let _ = stream.set_nodelay(true);
-    Ok(stream)
+    Ok(TokioIo::new(stream))
 }
 
 /// Returns the first connection. All addresses are tried concurrently, so that an unresponsive one does not delay the others.
@@ -131,65 +127,6 @@ async fn connect_to_any(addresses: impl Iterator<Item = SocketAddr>) -> io::Resu
         }
     }
     Err(last_error)
-}
-
-/// A TCP connection, to the destination or to a proxy that forwards plain HTTP.
-pub(crate) struct TcpConnection {
-    io: TokioIo<TcpStream>,
-    proxied: bool,
-    reused: Reused,
-}
-
-/// True once a connection has carried a response, so that another request on it is a reuse.
-#[derive(Clone, Default)]
-pub(crate) struct Reused(pub(crate) Arc<AtomicBool>);
-
-impl TcpConnection {
-    fn to_destination(stream: TcpStream) -> Self {
-        Self { io: TokioIo::new(stream), proxied: false, reused: Reused::default() }
-    }
-}
-
-impl Connection for TcpConnection {
-    fn connected(&self) -> Connected {
-        Connected::new().proxy(self.proxied).extra(self.reused.clone())
-    }
-}
-
-impl Read for TcpConnection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, buffer)
-    }
-}
-
-impl Write for TcpConnection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
 }
 
 #[cfg(test)]
@@ -230,14 +167,5 @@ mod tests {
             let stream = timeout(TIMEOUT, connecting).await.expect("in time").expect("a connection");
             assert_eq!(stream.peer_addr().expect("the other end"), accepting);
         }
-    }
-
-    #[tokio::test]
-    async fn error_is_that_of_the_last_address() {
-        let rejecting = (Ipv4Addr::LOCALHOST, 1).into();
-        let error = connect_to_any([rejecting].into_iter()).await.expect_err("no listener");
-        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        let error = connect_to_any(std::iter::empty()).await.expect_err("no address");
-        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 }

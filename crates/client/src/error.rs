@@ -3,15 +3,12 @@
 use std::error::Error;
 use std::io;
 
-use hyper_util::client::legacy;
 use rustls::{CertificateError, InvalidMessage};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("cannot connect to {0}: {1}")]
     Unreachable(String, String),
-    #[error("no trusted certificates to verify {0} with: name a file of them with {1}")]
-    NoTrustRoots(String, &'static str),
     #[error("{authority} sent no valid response: {reason}")]
     Broken { authority: String, reason: String },
     #[error("the response of {authority} is incomplete: {reason}")]
@@ -46,14 +43,6 @@ fn remedy(error: &rustls::Error, ca_option: &str) -> String {
 }
 
 impl ClientError {
-    pub(crate) fn from_pool(authority: &str, error: &legacy::Error, ca_option: &str) -> Self {
-        match error.source() {
-            Some(source) if error.is_connect() => Self::unreachable(authority, source, ca_option),
-            Some(source) => Self::broken(authority, source),
-            None => Self::broken(authority, error),
-        }
-    }
-
     pub(crate) fn unreachable(authority: &str, error: &(dyn Error + 'static), ca_option: &str) -> Self {
         let remedy = tls_error(error).map(|error| remedy(error, ca_option)).unwrap_or_default();
         Self::Unreachable(authority.to_owned(), format!("{error}{remedy}"))

@@ -1,8 +1,8 @@
 //! HTTPS client for outgoing requests (issuer, trace collector, conformance check, import and export), and the certificates it
 //! trusts.
 //!
-//! [`Client`] sends requests on pooled connections or on a [`Connection`] of the caller's own. Both come from one
-//! connector, which tries all addresses of a name concurrently and goes through the proxies of [`Proxies`].
+//! [`Client`] sends a request on the connection of the last one, if it still can, or on a [`Connection`] of the caller's own. Both
+//! come from one connector, which tries all addresses of a name concurrently and goes through the proxies of [`Proxies`].
 
 mod client;
 mod connect;

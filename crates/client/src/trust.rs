@@ -47,10 +47,10 @@ pub fn authorities_for(
     address: &HttpUrl,
     file: Option<&Path>,
     option: &'static str,
-) -> Result<Option<RootCertStore>, TrustError> {
+) -> Result<RootCertStore, TrustError> {
     match authorities(file, option) {
-        Err(_) if file.is_none() && !address.is_encrypted() => Ok(None),
-        found => found.map(Some),
+        Err(_) if file.is_none() && !address.is_encrypted() => Ok(RootCertStore::empty()),
+        found => found,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 
+use super::Options;
 use super::first_token::FirstToken;
 use super::listener::is_free_port;
 use super::monitoring::MetricsListener;
@@ -10,64 +11,59 @@ use super::tls::TlsOptions;
 use crate::cli::terminal::{Style, Styler};
 use plantstore_store::StoreUrl;
 
-/// A service that has started.
-pub(super) struct StartedService<'a> {
-    /// The address as the operator gave it.
-    pub(super) listen: &'a str,
-    /// The address with the port in use.
-    pub(super) socket: SocketAddr,
-    pub(super) tls: &'a TlsOptions,
-    pub(super) url: &'a StoreUrl,
-    pub(super) first: Option<&'a FirstToken>,
-    pub(super) console: bool,
-    pub(super) metrics: Option<&'a MetricsListener>,
-}
-
-/// Prints and logs the addresses of the service and the location of the first token. The token itself is printed only on a
-/// terminal and never logged.
-pub(super) fn announce(service: &StartedService<'_>) -> anyhow::Result<()> {
-    let StartedService { listen, socket, tls, url, first, console, metrics } = *service;
-    let address = format!("{}://{socket}", tls.scheme());
-    let terminal = io::stderr().is_terminal();
-    if terminal {
-        let styler = Styler::new(&io::stderr());
-        let name = styler.apply(Style::Strong, concat!("plantstore ", env!("CARGO_PKG_VERSION")));
-        writeln!(io::stderr(), "{name} keeps its plants in {}", styler.apply(Style::Address, &url.to_string()))?;
-        if console {
-            let page = styler.apply(Style::Address, &format!("{address}/"));
-            writeln!(io::stderr(), "and shows them in a browser at {page}")?;
+impl Options {
+    /// Prints and logs the addresses of the service and the location of the first token. The token itself is printed only on a
+    /// terminal and never logged.
+    pub(super) fn announce(
+        &self,
+        socket: SocketAddr,
+        url: &StoreUrl,
+        first: Option<&FirstToken>,
+        metrics: Option<&MetricsListener>,
+    ) -> anyhow::Result<()> {
+        let address = format!("{}://{socket}", self.tls.scheme());
+        let terminal = io::stderr().is_terminal();
+        if terminal {
+            let styler = Styler::new(&io::stderr());
+            let name = styler.apply(Style::STRONG, concat!("plantstore ", env!("CARGO_PKG_VERSION")));
+            writeln!(io::stderr(), "{name} keeps its plants in {}", styler.apply(Style::ADDRESS, &url.to_string()))?;
+            if !self.no_console {
+                let page = styler.apply(Style::ADDRESS, &format!("{address}/"));
+                writeln!(io::stderr(), "and shows them in a browser at {page}")?;
+            }
+            if first.is_none() {
+                writeln!(io::stderr(), "`plantstore token create --user NAME` issues tokens")?;
+            }
         }
-        if first.is_none() {
-            writeln!(io::stderr(), "`plantstore token create --user NAME` issues tokens")?;
+        let mut file_note = String::new();
+        match first {
+            Some(first) if terminal => io::stderr().write_all(banner(&address, &self.tls, first).as_bytes())?,
+            Some(FirstToken { user, validity, file: Some(file), .. }) => {
+                let file = file.display().to_string();
+                file_note = format!("\nThe first token, for the user {user} and {validity}, is in {file}");
+                tracing::info!(user = user.as_str(), file, "new store created; its first token is in this file");
+            }
+            Some(FirstToken { file: None, .. }) | None => {}
         }
-    }
-    let mut file_note = String::new();
-    match first {
-        Some(first) if terminal => io::stderr().write_all(banner(&address, tls, first).as_bytes())?,
-        Some(FirstToken { user, validity, file: Some(file), .. }) => {
-            let file = file.display().to_string();
-            file_note = format!("\nThe first token, for the user {user} and {validity}, is in {file}");
-            tracing::info!(user = user.as_str(), file, "new store created; its first token is in this file");
+        // For people, and for programs that need the free port. For others the log has it all. Printed last: a process that waits for
+        // this line may use all of the above. A closed standard output is not an error.
+        if io::stdout().is_terminal() || is_free_port(&self.listen) || metrics.is_some_and(|metrics| metrics.free_port)
+        {
+            let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
+            let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
         }
-        Some(FirstToken { file: None, .. }) | None => {}
-    }
-    // For people, and for programs that need the free port. For others the log has it all. Printed last: a process that waits for
-    // this line may use all of the above. A closed standard output is not an error.
-    if io::stdout().is_terminal() || is_free_port(listen) || metrics.is_some_and(|metrics| metrics.free_port) {
-        let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
-        let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
-    }
-    tracing::info!(address, store = %url, "listening");
-    if !socket.ip().is_loopback() && !tls.is_enabled() {
-        tracing::warn!(
-            "listening on a non-loopback address without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
+        tracing::info!(address, store = %url, "listening");
+        if !socket.ip().is_loopback() && !self.tls.is_enabled() {
+            tracing::warn!(
+                "listening on a non-loopback address without encryption: give --tls-cert and --tls-key, or put a proxy that speaks \
              TLS in front"
-        );
+            );
+        }
+        if let Some(metrics) = metrics {
+            metrics.log();
+        }
+        Ok(())
     }
-    if let Some(metrics) = metrics {
-        metrics.log();
-    }
-    Ok(())
 }
 
 fn banner(address: &str, tls: &TlsOptions, first: &FirstToken) -> String {

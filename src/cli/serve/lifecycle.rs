@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::environment::variable;
 use crate::cli::process::is_ignored;
@@ -17,10 +17,13 @@ use crate::cli::process::is_ignored;
 /// The variable that names the socket of the service manager.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Resolves at the first signal to stop, or when the terminal is closed; another signal ends the process at once. Must be called
-/// before another part of the process listens for SIGHUP.
+/// Resolves at the first signal to stop, or when the terminal that the service was started on is closed; another signal ends the
+/// process at once. SIGHUP has two meanings: the terminal was closed, or the certificate is to be read again, which [`super::tls`]
+/// does. Must be called before another part of the process listens for SIGHUP.
 pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let mut terminal = ControllingTerminal::of_this_process()?;
+    // `nohup` and similar programs make the process ignore SIGHUP.
+    let ends_with_terminal = has_terminal() && !is_ignored(SignalKind::hangup());
+    let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut next = async move || {
@@ -31,9 +34,11 @@ pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
     };
     let (sender, stop) = tokio::sync::oneshot::channel();
     tokio::spawn(async move {
-        tokio::select! {
-            () = next() => {}
-            () = terminal.closed() => {}
+        loop {
+            tokio::select! {
+                () = next() => break,
+                Some(()) = hangup.recv() => if ends_with_terminal && !has_terminal() { break },
+            }
         }
         tracing::info!("shutting down: finishing requests in flight; a second signal stops immediately");
         let _ = sender.send(());
@@ -45,33 +50,6 @@ pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
     Ok(async move {
         let _ = stop.await;
     })
-}
-
-/// The terminal that the service was started on, if any. SIGHUP has two meanings: the certificate is to be read again, which
-/// [`super::tls`] does, or the terminal was closed.
-struct ControllingTerminal {
-    hangup: Signal,
-    /// True if the service ends with its terminal.
-    attached: bool,
-}
-
-impl ControllingTerminal {
-    fn of_this_process() -> anyhow::Result<Self> {
-        // `nohup` and similar programs make the process ignore SIGHUP.
-        let attached = has_terminal() && !is_ignored(SignalKind::hangup());
-        let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-        Ok(Self { hangup, attached })
-    }
-
-    /// Resolves when the terminal was closed.
-    async fn closed(&mut self) {
-        while self.hangup.recv().await.is_some() {
-            if self.attached && !has_terminal() {
-                return;
-            }
-        }
-        std::future::pending::<()>().await;
-    }
 }
 
 /// Checks that the process has a controlling terminal.

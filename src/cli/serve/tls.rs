@@ -59,23 +59,18 @@ impl TlsOptions {
     }
 }
 
-/// Logs which certificate is used, and reloads it when it changes and on SIGHUP, until the process ends.
-pub(super) fn start_reloading(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
+/// Logs which certificate is used, and reloads it when it changes and on SIGHUP, until the process ends. Without a certificate,
+/// SIGHUP is only logged; without a handler, it would end the process.
+pub(super) fn start_reloading(tls: Option<Arc<Tls>>) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
-    let Some(tls) = tls else {
-        // Without a handler, SIGHUP would end the process.
-        tokio::spawn(async move {
-            while hangup.recv().await.is_some() {
-                tracing::info!("no certificate to reload");
-            }
-        });
-        return Ok(());
-    };
-    tracing::info!(sha256 = tls.fingerprint(), "certificate loaded");
-    if tls.key_is_readable_by_all() {
-        tracing::warn!("all users of this machine can read the file of --tls-key: make it readable by its owner alone");
+    if let Some(tls) = &tls {
+        tracing::info!(sha256 = tls.fingerprint(), "certificate loaded");
+        if tls.key_is_readable_by_all() {
+            tracing::warn!(
+                "all users of this machine can read the file of --tls-key: make it readable by its owner alone"
+            );
+        }
     }
-    let tls = Arc::clone(tls);
     tokio::spawn(async move {
         // The error of the last reload, which is logged once as long as it stays the same.
         let mut logged_error = None;
@@ -83,7 +78,11 @@ pub(super) fn start_reloading(tls: Option<&Arc<Tls>>) -> anyhow::Result<()> {
             // A reload that an operator requested is always logged.
             let is_requested = tokio::select! {
                 _ = hangup.recv() => true,
-                () = sleep(RELOAD_INTERVAL) => false,
+                () = sleep(RELOAD_INTERVAL), if tls.is_some() => false,
+            };
+            let Some(tls) = &tls else {
+                tracing::info!("no certificate to reload");
+                continue;
             };
             let reloaded = tls.reload();
             match &reloaded {

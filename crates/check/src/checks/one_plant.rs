@@ -28,8 +28,7 @@ pub(super) const REPLACE: &[Check] = &[
 ];
 
 async fn responds(run: &mut Run) -> CheckResult {
-    let plant = run.new_plant("delete");
-    run.create(&plant).await?.expect_success()?;
+    let plant = run.existing_plant("delete").await?;
     let response = run.delete(plant.id).await?;
     response.expect_status(204)?;
     response.expect(response.body.is_empty(), "no body")
@@ -38,8 +37,7 @@ async fn responds(run: &mut Run) -> CheckResult {
 async fn removes(run: &mut Run) -> CheckResult {
     run.may_read()?;
     let fixtures = run.fixture_plants().await?;
-    let plant = run.new_plant("removed");
-    run.create(&plant).await?.expect_success()?;
+    let plant = run.existing_plant("removed").await?;
     run.remove(plant.id).await?;
     let listing = run.list("").await?;
     let stays = listing.contains(&plant.name);
@@ -51,21 +49,19 @@ async fn removes(run: &mut Run) -> CheckResult {
 }
 
 async fn no_content_type(run: &mut Run) -> CheckResult {
-    let plant = run.new_plant("bare");
-    run.create(&plant).await?.expect_success()?;
+    let plant = run.existing_plant("bare").await?;
     let response = run.delete(plant.id).await?;
     response.expect(response.is_success() && response.header("content-type").is_none(), "no Content-Type")
 }
 
 async fn unknown(run: &mut Run) -> CheckResult {
-    let plant = run.new_plant("twice");
-    run.create(&plant).await?.expect_success()?;
+    let plant = run.existing_plant("twice").await?;
     run.remove(plant.id).await?;
     let again = run.delete(plant.id).await?;
-    again.expect_error(404, 40400)?;
+    again.expect_error(40400)?;
     let never = run.tracker.new_id();
     let never = run.delete(never).await?;
-    never.expect_error(404, 40400)?;
+    never.expect_error(40400)?;
     never.expect(never.body == again.body, "the same body for every unknown id")
 }
 
@@ -81,7 +77,7 @@ async fn invalid_id(run: &mut Run) -> CheckResult {
         bad.extend(["9223372036854775808", "-9223372036854775809"].map(str::to_owned));
     }
     for id in bad {
-        run.send(Request::new("DELETE", format!("/plants/{id}"))).await?.expect_error(400, 40005)?;
+        run.send(Request::new("DELETE", format!("/plants/{id}"))).await?.expect_error(40005)?;
     }
     Ok(())
 }
@@ -98,7 +94,7 @@ async fn reads(run: &mut Run) -> CheckResult {
 async fn reads_unknown(run: &mut Run) -> CheckResult {
     let id = run.tracker.new_id();
     let read = run.get(&format!("/plants/{id}")).await?;
-    read.expect_error(404, 40400)?;
+    read.expect_error(40400)?;
     if run.scopes.delete {
         let deleted = run.delete(id).await?;
         read.expect(read.body == deleted.body, "the same body as for a delete")?;
@@ -134,16 +130,15 @@ async fn replaces_unknown(run: &mut Run) -> CheckResult {
     let plant = run.new_plant("never created");
     // A server that creates it instead must not keep it.
     let response = run.create_with(plant.id, replacement(plant.id, plant.json())).await?;
-    response.expect_error(404, 40400)?;
+    response.expect_error(40400)?;
     let deleted = run.delete(plant.id).await?;
     response.expect(response.body == deleted.body, "the same body as for a delete")
 }
 
 async fn replace_invalid(run: &mut Run) -> CheckResult {
-    let plant = run.new_plant("unchanged");
-    run.create(&plant).await?.expect_success()?;
+    let plant = run.existing_plant("unchanged").await?;
     let other = run.tracker.new_id();
-    run.send(replacement(plant.id, "{}")).await?.expect_error(400, 40001)?;
-    run.send(replacement(plant.id, format!(r#"{{"id": {other}, "name": "x"}}"#))).await?.expect_error(400, 40002)?;
+    run.send(replacement(plant.id, "{}")).await?.expect_error(40001)?;
+    run.send(replacement(plant.id, format!(r#"{{"id": {other}, "name": "x"}}"#))).await?.expect_error(40002)?;
     run.remove(plant.id).await
 }

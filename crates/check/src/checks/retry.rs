@@ -33,8 +33,7 @@ async fn create(run: &mut Run) -> CheckResult {
 }
 
 async fn delete(run: &mut Run) -> CheckResult {
-    let plant = run.new_plant("gone once");
-    run.create(&plant).await?.expect_success()?;
+    let plant = run.existing_plant("gone once").await?;
     let request = Request::new("DELETE", format!("/plants/{}", plant.id)).with(KEY, format!("check-{}", plant.id));
     run.delete_with(plant.id, request.clone()).await?.expect_success()?;
     let again = run.delete_with(plant.id, request).await?;
@@ -45,7 +44,7 @@ async fn delete(run: &mut Run) -> CheckResult {
 async fn rejected(run: &mut Run) -> CheckResult {
     let plant = run.new_plant("rejected").with_tag("a\u{7}b");
     let first = run.create_with(plant.id, keyed(&plant)).await?;
-    first.expect_error(400, 40003)?;
+    first.expect_error(40003)?;
     let again = run.create_with(plant.id, keyed(&plant)).await?;
     again.expect(again.status == 400 && again.body == first.body, "the first response again")?;
     again.expect_header(REPLAYED, "true")
@@ -57,7 +56,7 @@ async fn key_reused(run: &mut Run) -> CheckResult {
     run.create_with(plant.id, request.clone()).await?.expect_success()?;
     let other = run.new_plant("other request");
     let reused = Request { body: other.json(), ..request };
-    run.create_with(other.id, reused).await?.expect_error(422, 42200)?;
+    run.create_with(other.id, reused).await?.expect_error(42200)?;
     run.remove(plant.id).await
 }
 
@@ -65,7 +64,7 @@ async fn invalid_key(run: &mut Run) -> CheckResult {
     for key in [String::new(), "x".repeat(256), "\"unfinished".to_owned()] {
         let plant = run.new_plant("bad key");
         let request = Request::create(plant.json()).with(KEY, key);
-        run.create_with(plant.id, request).await?.expect_error(400, 40007)?;
+        run.create_with(plant.id, request).await?.expect_error(40007)?;
     }
     Ok(())
 }
