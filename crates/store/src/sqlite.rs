@@ -16,4 +16,4 @@ pub(crate) use self::connection::{change_error, connect_reader, connect_writer, 
 pub(crate) use self::engine::{Sqlite, Transaction};
 pub(crate) use self::file::{Checkpointer, DatabaseFile};
 pub(crate) use self::schema::{ExaminedFile, create as create_schema};
-pub(crate) use self::writer::{VersionUpdates, create, create_user};
+pub(crate) use self::writer::{Changes, create_user};

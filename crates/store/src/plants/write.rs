@@ -229,21 +229,22 @@ pub(crate) fn reply_all(batch: &mut Vec<Job>, result: Result<Vec<JobOutcome>, St
     }
 }
 
-/// Executes a batch with `commit`, in one transaction, and replies to all jobs. `commit` removes abandoned jobs from the
-/// batch.
+/// Executes a batch with `commit`, in one transaction, and returns the result to reply to the jobs that are left in it. `commit`
+/// removes abandoned jobs from the batch, and jobs that were retried one by one have their reply.
 pub(crate) fn execute_batch(
     batch: &mut Vec<Job>,
     mut commit: impl FnMut(&mut Vec<Job>) -> Result<Vec<JobOutcome>, StoreError>,
-) {
+) -> Result<Vec<JobOutcome>, StoreError> {
     let result = commit(batch);
     if !is_worth_retrying_one_by_one(&result, batch.len()) {
-        return reply_all(batch, result);
+        return result;
     }
     for job in batch.drain(..) {
         let mut alone = vec![job];
         let result = commit(&mut alone);
         reply_all(&mut alone, result);
     }
+    Ok(Vec::new())
 }
 
 pub(crate) fn reply(job: Job, result: Result<JobOutcome, StoreError>) {

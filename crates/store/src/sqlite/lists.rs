@@ -61,13 +61,13 @@ fn version(connection: &Connection, user: UserId) -> rusqlite::Result<Option<Ver
     statement.query_row([user.get()], |row| row.get(0).map(Version::new)).optional()
 }
 
-/// Passes the first rows of the range to `each` until it breaks, and returns the owner's version. An owner without plants in
+/// Passes the ids and rows of the first plants of the range to `each` until it breaks, and returns the owner's version. An owner without plants in
 /// the range has one row without an id.
 fn query(
     connection: &Connection,
     range: &PlantRange,
     rows: i64,
-    mut each: impl FnMut(&Row<'_>) -> rusqlite::Result<ControlFlow<()>>,
+    mut each: impl FnMut(i64, &Row<'_>) -> rusqlite::Result<ControlFlow<()>>,
 ) -> rusqlite::Result<Option<Version>> {
     const FIRST: &str = "
         SELECT users.version, plant_id, plants.name, tag
@@ -88,7 +88,9 @@ fn query(
         if version.is_none() {
             version = Some(Version::new(row.get(0)?));
         }
-        if row.get_ref(1)?.as_i64_or_null()?.is_some() && each(row)?.is_break() {
+        if let Some(id) = row.get_ref(1)?.as_i64_or_null()?
+            && each(id, row)?.is_break()
+        {
             break;
         }
     }
@@ -107,12 +109,12 @@ fn list_one(
     let mut stopped = false;
     let mut more = false;
     let mut last = None;
-    let version = query(connection, range, beyond, |row| {
+    let version = query(connection, range, beyond, |id, row| {
         if stopped || emitted == rows {
             more = true;
             return Ok(ControlFlow::Break(()));
         }
-        let id = PlantId::new(row.get(1)?);
+        let id = PlantId::new(id);
         stopped = each(0, id, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str_or_null()?).is_break();
         emitted += 1;
         last = Some(id);
@@ -133,8 +135,8 @@ fn list_many(
     let mut pages = Vec::with_capacity(ranges.len());
     for (range, fetch_size) in ranges.iter().zip(fetch_sizes(ranges, rows)) {
         let mut plants = Vec::new();
-        versions.push(query(&transaction, range, i64::try_from(fetch_size + 1).unwrap_or(i64::MAX), |row| {
-            plants.push(PlantRow { id: row.get(1)?, name: row.get(2)?, tag: row.get(3)? });
+        versions.push(query(&transaction, range, i64::try_from(fetch_size + 1).unwrap_or(i64::MAX), |id, row| {
+            plants.push(PlantRow { id, name: row.get(2)?, tag: row.get(3)? });
             Ok(ControlFlow::Continue(()))
         })?);
         pages.push(FetchedRows::new(plants, fetch_size));

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use tokio::runtime::Handle;
 use tokio::sync::{MutexGuard, mpsc, oneshot};
 
 use super::connection::{DISK_ADVICE, change_error, connect_writer, exit_process};
@@ -17,7 +18,7 @@ use crate::error::StoreError;
 use crate::options::OpenOptions;
 use crate::plants::{
     BATCH_MAX, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, Timeouts, WriteContext,
-    WriteMetrics, WriteOutcome, WriteQueue, execute_batch, next_version,
+    WriteMetrics, WriteOutcome, WriteQueue, execute_batch, next_version, reply_all,
 };
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::{UserId, UserName};
@@ -63,6 +64,7 @@ impl Writer {
             commit_lock: Arc::clone(&commit_lock),
             checkpointer,
             metrics: Arc::clone(&metrics),
+            runtime: Handle::current(),
         };
         let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
             let work = AssertUnwindSafe(|| thread.run(jobs));
@@ -100,11 +102,12 @@ struct WriterThread {
     commit_lock: Arc<CommitLock>,
     checkpointer: Checkpointer,
     metrics: Arc<WriteMetrics>,
+    runtime: Handle,
 }
 
 impl WriterThread {
     fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
-        let mut batch = Vec::with_capacity(BATCH_MAX);
+        let mut batch = Vec::new();
         while let Some(first) = jobs.blocking_recv() {
             batch.push(first);
             // All jobs that were queued during the last commit share this one. No job waits for a timer.
@@ -116,13 +119,16 @@ impl WriterThread {
             if batch.iter().any(|job| matches!(job, Job::Stop)) {
                 jobs.close();
             }
-            execute_batch(&mut batch, |jobs| {
+            let result = execute_batch(&mut batch, |jobs| {
                 let _locked = self.commit_lock.blocking_lock();
                 let begun = Instant::now();
                 let result = commit(&mut self.connection, &self.file, jobs);
                 self.metrics.committed(jobs.len(), begun.elapsed(), &result);
                 result
             });
+            // In a task, which wakes the callers on a thread of the runtime: from here, each reply would wake a thread.
+            let mut jobs = std::mem::take(&mut batch);
+            self.runtime.spawn(async move { reply_all(&mut jobs, result) });
             self.checkpointer.after_commit(&self.connection);
         }
     }
@@ -159,57 +165,26 @@ fn commit(
 }
 
 fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<JobOutcome>> {
-    let mut versions = VersionUpdates::default();
+    let mut changes = Changes::begin(transaction)?;
     let mut outcomes = Vec::with_capacity(batch.len());
     let now = Timestamp::now().as_second();
     for job in batch {
         let known = match job.key() {
             // For a deleted user the outcome is `NoUser`, whatever is stored.
-            Some((user, key)) if versions.next_of(transaction, user)?.is_some() => lookup(transaction, user, key, now)?,
+            Some((user, key)) if changes.next_version_of(user)?.is_some() => lookup(transaction, user, key, now)?,
             _ => None,
         };
         let outcome = match known {
             Some(known) => JobOutcome::Write(known),
-            None => perform(transaction, &mut versions, job)?,
+            None => changes.perform(job)?,
         };
         if let Some(key_outcome) = job.key_outcome(&outcome) {
             store_key_outcome(transaction, &key_outcome, now)?;
         }
         outcomes.push(outcome);
     }
-    versions.store(transaction)?;
+    changes.finish()?;
     Ok(outcomes)
-}
-
-fn perform(transaction: &Transaction<'_>, versions: &mut VersionUpdates, job: &Job) -> rusqlite::Result<JobOutcome> {
-    Ok(match job {
-        Job::Write { context, write, .. } => match write {
-            PlantWrite::Create(plant) => create(transaction, versions, *context, plant)?,
-            // The version stays that of the creation, by which lists that are being read find the plant.
-            PlantWrite::Replace(NewPlant { id, name, tag }) => change(transaction, versions, *context, |_| {
-                transaction
-                    .prepare_cached("UPDATE plants SET name = ?3, tag = ?4 WHERE user_id = ?1 AND plant_id = ?2")?
-                    .execute(params![context.owner.get(), id.get(), name.as_str(), tag.as_ref().map(Tag::as_str)])
-            })?,
-            PlantWrite::Delete(id) => change(transaction, versions, *context, |_| {
-                transaction
-                    .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
-                    .execute([context.owner.get(), id.get()])
-            })?,
-        },
-        Job::StoreRejection { user, .. } => JobOutcome::of_rejection(versions.next_of(transaction, *user)?.is_some()),
-        Job::CreateUser { name, now, .. } => JobOutcome::User(create_user(transaction, name, *now)?),
-        Job::RecordTokenUse { token, day } => {
-            transaction
-                .prepare_cached(
-                    "UPDATE tokens SET last_used_at = ?2
-                     WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
-                )?
-                .execute([token.get(), day.as_second()])?;
-            JobOutcome::Nothing
-        }
-        Job::Stop => JobOutcome::Nothing,
-    })
 }
 
 /// Returns the result stored under a key. An expired one is removed.
@@ -250,41 +225,6 @@ fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>
     Ok(())
 }
 
-pub(crate) fn create(
-    transaction: &Transaction<'_>,
-    versions: &mut VersionUpdates,
-    context: WriteContext,
-    plant: &NewPlant,
-) -> rusqlite::Result<JobOutcome> {
-    change(transaction, versions, context, |version| {
-        let tag = plant.tag.as_ref().map(Tag::as_str);
-        transaction
-            .prepare_cached(
-                "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT DO NOTHING",
-            )?
-            .execute(params![context.owner.get(), plant.id.get(), plant.name.as_str(), tag, version])
-    })
-}
-
-/// Changes a plant of the owner with `execute`, which gets the owner's new version and returns the number of changed rows.
-fn change(
-    transaction: &Transaction<'_>,
-    versions: &mut VersionUpdates,
-    context: WriteContext,
-    execute: impl FnOnce(i64) -> rusqlite::Result<usize>,
-) -> rusqlite::Result<JobOutcome> {
-    if versions.next_of(transaction, context.user)?.is_none() {
-        return Ok(JobOutcome::Write(WriteOutcome::NoUser));
-    }
-    let Some(version) = versions.next_of(transaction, context.owner)? else {
-        return Ok(JobOutcome::Write(WriteOutcome::NoOwner));
-    };
-    let changed = execute(version)?;
-    versions.changed(context.owner, changed);
-    Ok(JobOutcome::of_change(changed == 1))
-}
-
 /// Returns the user of this name, who is created if there is none.
 pub(crate) fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
     transaction
@@ -295,10 +235,13 @@ pub(crate) fn create_user(transaction: &Transaction<'_>, name: &UserName, now: T
         .query_row([name.as_str()], |row| row.get(0).map(UserId::new))
 }
 
-/// New versions of the users of a batch: one per user and batch, stored if the list of the user changes.
-#[derive(Default)]
-pub(crate) struct VersionUpdates {
-    users: BTreeMap<UserId, VersionUpdate>,
+/// The changes of a transaction. Each of its users gets one new version, which is stored if the list of the user changes.
+pub(crate) struct Changes<'t> {
+    transaction: &'t Transaction<'t>,
+    /// Prepared once, because looking a statement up takes as long as executing it.
+    insert: CachedStatement<'t>,
+    select_version: CachedStatement<'t>,
+    versions: BTreeMap<UserId, VersionUpdate>,
 }
 
 struct VersionUpdate {
@@ -306,34 +249,94 @@ struct VersionUpdate {
     changed: bool,
 }
 
-impl VersionUpdates {
-    /// Returns the version of changes in this batch; `None` if the user does not exist.
-    fn next_of(&mut self, transaction: &Transaction<'_>, user: UserId) -> rusqlite::Result<Option<i64>> {
-        if let Some(update) = self.users.get(&user) {
+impl<'t> Changes<'t> {
+    pub(crate) fn begin(transaction: &'t Transaction<'t>) -> rusqlite::Result<Self> {
+        let insert = transaction.prepare_cached(
+            "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT DO NOTHING",
+        )?;
+        let select_version = transaction.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
+        Ok(Self { transaction, insert, select_version, versions: BTreeMap::new() })
+    }
+
+    fn perform(&mut self, job: &Job) -> rusqlite::Result<JobOutcome> {
+        Ok(match job {
+            Job::Write { context, write, .. } => match write {
+                PlantWrite::Create(plant) => self.create(*context, plant)?,
+                // The version stays that of the creation, by which lists that are being read find the plant.
+                PlantWrite::Replace(NewPlant { id, name, tag }) => self.change(*context, |changes, _| {
+                    let tag = tag.as_ref().map(Tag::as_str);
+                    changes
+                        .transaction
+                        .prepare_cached("UPDATE plants SET name = ?3, tag = ?4 WHERE user_id = ?1 AND plant_id = ?2")?
+                        .execute(params![context.owner.get(), id.get(), name.as_str(), tag])
+                })?,
+                PlantWrite::Delete(id) => self.change(*context, |changes, _| {
+                    changes
+                        .transaction
+                        .prepare_cached("DELETE FROM plants WHERE user_id = ?1 AND plant_id = ?2")?
+                        .execute([context.owner.get(), id.get()])
+                })?,
+            },
+            Job::StoreRejection { user, .. } => JobOutcome::of_rejection(self.next_version_of(*user)?.is_some()),
+            Job::CreateUser { name, now, .. } => JobOutcome::User(create_user(self.transaction, name, *now)?),
+            Job::RecordTokenUse { token, day } => {
+                self.transaction
+                    .prepare_cached(
+                        "UPDATE tokens SET last_used_at = ?2
+                         WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
+                    )?
+                    .execute([token.get(), day.as_second()])?;
+                JobOutcome::Nothing
+            }
+            Job::Stop => JobOutcome::Nothing,
+        })
+    }
+
+    pub(crate) fn create(&mut self, context: WriteContext, plant: &NewPlant) -> rusqlite::Result<JobOutcome> {
+        self.change(context, |changes, version| {
+            let tag = plant.tag.as_ref().map(Tag::as_str);
+            changes.insert.execute(params![context.owner.get(), plant.id.get(), plant.name.as_str(), tag, version])
+        })
+    }
+
+    /// Changes a plant of the owner with `execute`, which gets the owner's new version and returns the number of changed rows.
+    fn change(
+        &mut self,
+        context: WriteContext,
+        execute: impl FnOnce(&mut Self, i64) -> rusqlite::Result<usize>,
+    ) -> rusqlite::Result<JobOutcome> {
+        if self.next_version_of(context.user)?.is_none() {
+            return Ok(JobOutcome::Write(WriteOutcome::NoUser));
+        }
+        let Some(version) = self.next_version_of(context.owner)? else {
+            return Ok(JobOutcome::Write(WriteOutcome::NoOwner));
+        };
+        let changed = execute(self, version)?;
+        if let Some(update) = self.versions.get_mut(&context.owner) {
+            update.changed |= changed > 0;
+        }
+        Ok(JobOutcome::of_change(changed == 1))
+    }
+
+    /// Returns the user's version after this transaction; `None` if the user does not exist.
+    fn next_version_of(&mut self, user: UserId) -> rusqlite::Result<Option<i64>> {
+        if let Some(update) = self.versions.get(&user) {
             return Ok(Some(update.next));
         }
-        let version: Option<i64> = transaction
-            .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
-            .query_row([user.get()], |row| row.get(0))
-            .optional()?;
+        let version: Option<i64> = self.select_version.query_row([user.get()], |row| row.get(0)).optional()?;
         let next = version.map(next_version);
         if let Some(next) = next {
-            self.users.insert(user, VersionUpdate { next, changed: false });
+            self.versions.insert(user, VersionUpdate { next, changed: false });
         }
         Ok(next)
     }
 
-    fn changed(&mut self, user: UserId, rows: usize) {
-        if let Some(update) = self.users.get_mut(&user) {
-            update.changed |= rows > 0;
-        }
-    }
-
-    pub(crate) fn store(self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-        for (user, update) in self.users.iter().filter(|(_, update)| update.changed) {
-            transaction
-                .prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?
-                .execute([user.get(), update.next])?;
+    /// Stores the new versions.
+    pub(crate) fn finish(self) -> rusqlite::Result<()> {
+        let mut update = self.transaction.prepare_cached("UPDATE users SET version = ?2 WHERE user_id = ?1")?;
+        for (user, version) in self.versions.iter().filter(|(_, version)| version.changed) {
+            update.execute([user.get(), version.next])?;
         }
         Ok(())
     }

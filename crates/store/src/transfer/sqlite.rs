@@ -20,8 +20,8 @@ use crate::error::{OpenError, RestoreError, StoreError};
 use crate::new_file::{NewFile, beside};
 use crate::plants::{JobOutcome, WriteContext, WriteOutcome};
 use crate::sqlite::{
-    Checkpointer, DatabaseFile, ExaminedFile, Sqlite, VersionUpdates, change_error, connect_reader, connect_writer,
-    create, create_schema, create_user, describe,
+    Changes, Checkpointer, DatabaseFile, ExaminedFile, Sqlite, change_error, connect_reader, connect_writer,
+    create_schema, create_user, describe,
 };
 use crate::url::StoreUrl;
 use plantstore_model::plant::{NewPlant, Tag};
@@ -305,7 +305,7 @@ impl Importer {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let begun = Instant::now();
         let mut owners = HashMap::new();
-        let mut versions = VersionUpdates::default();
+        let mut changes = Changes::begin(&transaction)?;
         let mut result = ImportResult { outcomes: Vec::with_capacity(batch.len()), ..ImportResult::default() };
         for ImportRow { owner, plant, .. } in batch {
             let user = match owners.entry(owner) {
@@ -315,7 +315,7 @@ impl Importer {
                     *unknown.insert(create_user(&transaction, owner, Timestamp::now())?)
                 }
             };
-            let outcome = match create(&transaction, &mut versions, WriteContext { user, owner: user }, plant)? {
+            let outcome = match changes.create(WriteContext { user, owner: user }, plant)? {
                 JobOutcome::Write(WriteOutcome::Done) => ImportOutcome::Stored,
                 _ => compare_with_stored(&transaction, user, plant)?,
             };
@@ -324,7 +324,7 @@ impl Importer {
                 break;
             }
         }
-        versions.store(&transaction)?;
+        changes.finish()?;
         transaction.commit()?;
         self.lock_held = begun.elapsed();
         Ok(result)
