@@ -1,5 +1,6 @@
 //! Request bodies: one JSON object each, whose fields are checked one by one, so that all errors are reported together.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::fmt;
@@ -72,13 +73,10 @@ impl<'a> JsonObject<'a> {
         if text.trim_ascii().is_empty() {
             return Err(BodyError::NotJson("it is empty".to_owned()));
         }
-        // The syntax is checked first, so that an integer out of range or a value of the wrong type is not reported as
-        // invalid JSON.
-        let whole: &RawValue = serde_json::from_str(text).map_err(|error| BodyError::NotJson(describe(&error)))?;
-        if !whole.get().starts_with('{') {
-            return Err(BodyError::NotAnObject(required));
-        }
-        let members = serde_json::from_str(whole.get()).map_err(|error| BodyError::NotJson(describe(&error)))?;
+        let members = serde_json::from_str(text).map_err(|_| match serde_json::from_str::<&RawValue>(text) {
+            Ok(_) => BodyError::NotAnObject(required),
+            Err(error) => BodyError::NotJson(describe(&error)),
+        })?;
         Ok(Self { members, known: Vec::new(), errors: Vec::new() })
     }
 
@@ -142,7 +140,8 @@ impl<'a> JsonObject<'a> {
 /// Parses a JSON object without repeated names, which parsers would read in different ways; `None` if it is anything else.
 pub fn unique_members(json: &[u8]) -> Option<BTreeMap<String, Value>> {
     let Members { values, repeated } = serde_json::from_slice(json).ok()?;
-    let member = |(name, raw): (_, &RawValue)| Some((name, serde_json::from_str(raw.get()).ok()?));
+    let member =
+        |(name, raw): (Cow<'_, str>, &RawValue)| Some((name.into_owned(), serde_json::from_str(raw.get()).ok()?));
     if repeated.is_empty() { values.into_iter().map(member).collect() } else { None }
 }
 
@@ -169,7 +168,7 @@ fn shown(key: &str) -> String {
 /// The members of an object by their keys, and the keys that are repeated.
 #[derive(Default)]
 struct Members<'a> {
-    values: BTreeMap<String, &'a RawValue>,
+    values: BTreeMap<Cow<'a, str>, &'a RawValue>,
     repeated: BTreeSet<String>,
 }
 
@@ -187,12 +186,17 @@ impl<'de> Deserialize<'de> for Members<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
                 let mut members = Members::default();
                 while let Some(key) = map.next_key::<&RawValue>()? {
-                    // A key with an unpaired surrogate, which is not a character, stays as it is written.
-                    let decoded = serde_json::from_str(key.get()).unwrap_or_else(|_| key.get().to_owned());
+                    let quoted = key.get();
+                    let decoded = if quoted.contains('\\') {
+                        // A key with an unpaired surrogate, which is not a character, stays as it is written.
+                        serde_json::from_str(quoted).map_or(Cow::Borrowed(quoted), Cow::Owned)
+                    } else {
+                        Cow::Borrowed(&quoted[1..quoted.len() - 1])
+                    };
                     match members.values.entry(decoded) {
                         Entry::Vacant(entry) => *entry.insert(map.next_value()?),
                         Entry::Occupied(mut entry) => {
-                            members.repeated.insert(entry.key().clone());
+                            members.repeated.insert(entry.key().clone().into_owned());
                             // The last value is checked.
                             entry.insert(map.next_value()?)
                         }

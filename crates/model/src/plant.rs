@@ -126,6 +126,55 @@ pub struct Plant<'a> {
     pub tag: Option<&'a str>,
 }
 
+impl Plant<'_> {
+    /// Appends the plant to a text in JSON, as its `Serialize` does, but several times as fast.
+    pub fn write_json(&self, json: &mut Vec<u8>) {
+        json.push(b'{');
+        if let Some(id) = self.id {
+            json.extend_from_slice(b"\"id\":");
+            // Writing to memory does not fail.
+            let _ = serde_json::to_writer(&mut *json, &id);
+            json.push(b',');
+        }
+        if let Some(owner) = self.owner {
+            json.extend_from_slice(b"\"owner\":");
+            write_string(owner, json);
+            json.push(b',');
+        }
+        json.extend_from_slice(b"\"name\":");
+        write_string(self.name, json);
+        if let Some(tag) = self.tag {
+            json.extend_from_slice(b",\"tag\":");
+            write_string(tag, json);
+        }
+        json.push(b'}');
+    }
+}
+
+/// Appends a string in JSON. Nearly all are plain, which is found out for 8 bytes at a time.
+fn write_string(text: &str, json: &mut Vec<u8>) {
+    const EACH: u64 = u64::from_ne_bytes([1; 8]);
+    // The highest bit of some byte is set if a byte of the word is below the limit, which is at most 128.
+    let below = |limit: u64, word: u64| word.wrapping_sub(EACH * limit) & !word;
+    let special = |bytes: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*bytes);
+        let is = |byte: u8| below(1, word ^ (EACH * u64::from(byte)));
+        below(0x20, word) | is(b'"') | is(b'\\')
+    };
+    let (words, rest) = text.as_bytes().as_chunks();
+    let mut last = [b' '; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let found = words.iter().fold(special(&last), |found, word| found | special(word));
+    if found & (EACH << 7) == 0 {
+        json.push(b'"');
+        json.extend_from_slice(text.as_bytes());
+        json.push(b'"');
+    } else {
+        // Writing to memory does not fail.
+        let _ = serde_json::to_writer(json, text);
+    }
+}
+
 /// A plant to create
 #[derive(Clone, Debug, PartialEq, Eq, ToSchema)]
 #[schema(examples(json!({"id": 1, "name": "Monstera", "tag": "indoor"})))]
