@@ -17,7 +17,7 @@ use plantstore_telemetry::metrics::{Counter, Exposition};
 
 use super::oidc::Issuer;
 use super::rate_limit::{RateLimiter, UserQuota};
-use super::sessions::{AuthError, Session, Sessions, TokenEvidence};
+use super::sessions::{AuthError, Session, Sessions};
 use crate::observe::Context;
 use crate::options::{AuthLimits, Rate};
 use crate::transport::ClientAddress;
@@ -113,10 +113,10 @@ where
     }
 }
 
-/// The token of a caller, as its hash unless it is one of the issuer, whose session is looked up again while a long response is sent.
+/// The token of a caller, whose session is looked up again while a long response is sent.
 pub(crate) struct CallerToken {
     auth: &'static Auth,
-    token: TokenEvidence<'static>,
+    token: Box<str>,
 }
 
 impl<App: Send + Sync> FromRequestParts<App> for CallerToken
@@ -127,15 +127,15 @@ where
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AuthError> {
         let value = parts.headers.get(AUTHORIZATION).ok_or(AuthError::NoToken)?;
-        let token = credentials(value)?.and_then(TokenEvidence::of).ok_or(AuthError::InvalidToken)?;
-        Ok(Self { auth: <&'static Auth>::from_ref(app), token: token.into_owned() })
+        let token = credentials(value)?.ok_or(AuthError::InvalidToken)?;
+        Ok(Self { auth: <&'static Auth>::from_ref(app), token: token.into() })
     }
 }
 
 impl CallerToken {
     /// Returns the session as the store has it now, also to requests that follow; an error if the token is not valid any more.
     pub(crate) async fn look_up(&self) -> Result<Arc<Session>, AuthError> {
-        let session = self.auth.sessions.look_up(&self.auth.store, &self.token, Some(Instant::now())).await?;
+        let session = self.auth.sessions.find(&self.auth.store, &self.token, Some(Instant::now())).await?;
         session.ok_or(AuthError::InvalidToken)
     }
 
@@ -163,7 +163,7 @@ async fn authenticate(auth: &Auth, context: &Context, headers: &HeaderMap) -> Re
         return Err(AuthError::BadRequest("send exactly one `Authorization` header"));
     }
     let session = match credentials(value)? {
-        Some(token) => auth.sessions.find(&auth.store, token).await?,
+        Some(token) => auth.sessions.find(&auth.store, token, None).await?,
         None => None,
     };
     session.ok_or_else(|| match auth.failure_limit.take(context.client(), Instant::now()) {

@@ -7,7 +7,6 @@
 //! the store, which are random, so that an unknown one is never created later; and for an issuer's token with a wrong signature
 //! as long as the keys stay the same. A token that is not yet valid, or has an unknown key id, is not cached.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,26 +77,6 @@ pub(crate) enum Credential {
     Token { id: TokenId, label: TokenLabel, recorded_day: i64 },
     /// A token of the issuer, which one of these keys has signed.
     Issuer { url: String, keys: Arc<KeySet> },
-}
-
-/// The part of a token that a look-up needs.
-pub(crate) struct TokenEvidence<'a> {
-    hash: TokenHash,
-    /// The text of a token of the issuer, whose signature is verified with each look-up.
-    jwt: Option<Cow<'a, str>>,
-}
-
-impl<'a> TokenEvidence<'a> {
-    /// Returns `None` for a malformed token.
-    pub(super) fn of(token: &'a str) -> Option<Self> {
-        let is_stored = PlainToken::is_well_formed(token);
-        (is_stored || is_jwt_shaped(token))
-            .then(|| Self { hash: TokenHash::of(token), jwt: (!is_stored).then_some(Cow::Borrowed(token)) })
-    }
-
-    pub(super) fn into_owned(self) -> TokenEvidence<'static> {
-        TokenEvidence { hash: self.hash, jwt: self.jwt.map(|jwt| Cow::Owned(jwt.into_owned())) }
-    }
 }
 
 /// The sessions that a change affects.
@@ -180,25 +159,21 @@ impl Sessions {
         }
     }
 
-    /// Returns the session of a token; `None` if the token is malformed, unknown, expired, revoked or not verified.
-    pub(crate) async fn find(&self, store: &Store, token: &str) -> Result<Option<Arc<Session>>, AuthError> {
-        if let Some(token) = TokenEvidence::of(token) {
-            return self.look_up(store, &token, None).await;
-        }
-        if let Some(verifier) = self.verifier.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
-            verifier.report_opaque();
-        }
-        Ok(None)
-    }
-
-    /// Returns the session of a token, as [`Self::find`]. With `since`, a token that was looked up earlier is looked up again.
-    pub(crate) async fn look_up(
+    /// Returns the session of a token; `None` if the token is malformed, unknown, expired, revoked or not verified. With `since`, a
+    /// token that was looked up earlier is looked up again.
+    pub(crate) async fn find(
         &self,
         store: &Store,
-        token: &TokenEvidence<'_>,
+        token: &str,
         since: Option<Instant>,
     ) -> Result<Option<Arc<Session>>, AuthError> {
-        let hash = token.hash;
+        if !PlainToken::is_well_formed(token) && !is_jwt_shaped(token) {
+            if let Some(verifier) = self.verifier.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
+                verifier.report_opaque();
+            }
+            return Ok(None);
+        }
+        let hash = TokenHash::of(token);
         let now = Instant::now();
         let known = self.valid.get(&hash).filter(|session| since.is_none_or(|since| session.checked >= since));
         if known.as_ref().is_some_and(|session| now < session.until && self.holds(session)) {
@@ -212,7 +187,7 @@ impl Sessions {
         self.cache_misses.count();
         let begun = spans::begin();
         // Boxed, because it is rare, and so the future of every request stays small.
-        let session = Box::pin(self.create(store, token, now)).await;
+        let session = Box::pin(self.look_up(store, token, &hash, now)).await;
         begun.end("authenticate");
         match session {
             Ok(session) => {
@@ -255,22 +230,24 @@ impl Sessions {
     }
 
     /// Creates a session.
-    async fn create(
+    async fn look_up(
         &self,
         store: &Store,
-        token: &TokenEvidence<'_>,
+        token: &str,
+        hash: &TokenHash,
         checked: Instant,
     ) -> Result<Session, SessionError> {
-        let mut authenticated = match &token.jwt {
-            None => look_up_stored(store, &token.hash).await?,
-            Some(jwt) => self.verify_signed(store, jwt).await?,
+        let mut authenticated = if PlainToken::is_well_formed(token) {
+            look_up_stored(store, hash).await?
+        } else {
+            self.verify_signed(store, token).await?
         };
         let now = Timestamp::now();
         if authenticated.accepted_until.is_some_and(|end| end <= now) {
             return Err(SessionError::Rejected(Cacheable::Always));
         }
         let collections = collections(store, &authenticated).await?;
-        authenticated.record_use(store, self.valid.get(&token.hash).as_deref(), now);
+        authenticated.record_use(store, self.valid.get(hash).as_deref(), now);
         let until = checked + authenticated.validity_from(now);
         let AuthenticatedToken { identity, scopes, credential, expires, .. } = authenticated;
         Ok(Session { identity: Arc::new(identity), scopes, credential, expires, collections, checked, until })
