@@ -5,7 +5,7 @@
 //! that it cannot parse as a request, with a bare 400 or 431.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -102,7 +102,8 @@ async fn respond<H: Handler>(
     let takes_body = matches!(*request.method(), Method::POST | Method::PUT);
     let client = transport.trusted_proxies.client_of(client, request.headers());
     let info = RequestInfo { client, in_flight, rejection };
-    let response = handler.handle(request.map(Body::new), info).await;
+    let request = request.map(|body| if has_body { Body::new(body) } else { Body::empty() });
+    let response = handler.handle(request, info).await;
     if response.extensions().get::<OpenEnded>().is_some() {
         state.lock().is_open_ended = true;
     }
@@ -197,6 +198,18 @@ impl AsyncRead for Http1Stream {
 impl AsyncWrite for Http1Stream {
     fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(task, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(task, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     /// Also detects that the client has disconnected during an open-ended response. Hyper polls this whenever it is woken, and does

@@ -1,6 +1,6 @@
 //! The byte stream of a connection, plain or TLS, with a write timeout, and how it is closed.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -126,11 +126,12 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(task, bytes) {
+impl Socket {
+    /// Passes the result of a write on. Fails if no write has succeeded for too long.
+    fn written(&mut self, written: Poll<io::Result<usize>>, task: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
             self.stalled = None;
-            return Poll::Ready(written);
+            return written;
         }
         let since = *self.stalled.get_or_insert_with(Instant::now);
         let deadline = since + self.write_timeout;
@@ -139,6 +140,26 @@ impl AsyncWrite for Socket {
         // After an ordinary close, unsent bytes would stay in the kernel for minutes.
         let _ = self.stream.set_zero_linger();
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(task, bytes);
+        self.written(written, task)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(task, parts);
+        self.written(written, task)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
