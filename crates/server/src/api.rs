@@ -24,4 +24,4 @@ pub(crate) use self::cors::{is_preflight, preflight};
 pub(crate) use self::error::{ApiError, ErrorReport};
 pub(crate) use self::representation::{EntityTag, IfNoneMatch, accepts_gzip, accepts_html};
 pub(crate) use self::response::not_modified;
-pub(crate) use self::state::Api;
+pub(crate) use self::state::{Api, RequestState};

@@ -57,13 +57,13 @@ pub fn serve_metrics(listener: TcpListener, server: Server, write_more: WriteMet
         hsts: false,
         label_of: |path| if path == METRICS { METRICS } else { NO_ROUTE },
         is_routine: |label| label == METRICS,
-        respond: Box::new(move |request| match request.uri().path() {
+        respond: Box::new(move |request, state| match request.uri().path() {
             METRICS if matches!(*request.method(), Method::GET | Method::HEAD) => {
                 let scrape = async move |_: Public, headers: HeaderMap| scrape(&server, write_more, &headers).await;
-                scrape.call(request, api)
+                scrape.call(request, state)
             }
-            METRICS => (async |_: Public| ApiError::MethodNotAllowed("GET,HEAD".to_owned())).call(request, api),
-            _ => (async |_: Public| ApiError::NoMetricsHere).call(request, api),
+            METRICS => (async |_: Public| ApiError::MethodNotAllowed("GET,HEAD".to_owned())).call(request, state),
+            _ => (async |_: Public| ApiError::NoMetricsHere).call(request, state),
         }),
     };
     let serve = transport::serve(listener, None, transport, leak(handler), std::future::pending());

@@ -16,7 +16,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Version};
 
-use crate::api::{Api, ApiError, Cors, ErrorReport, is_preflight, preflight, probes};
+use crate::api::{Api, ApiError, Cors, ErrorReport, RequestState, is_preflight, preflight, probes};
 use crate::auth::check_host;
 use crate::observe::{Context, Exchange, Observe, Outcome, Trace, TrackedBody};
 use crate::transport::{ConnectionEvent, Handler, REQUEST_ID, Rejection, RequestInfo};
@@ -28,7 +28,7 @@ pub(crate) const NO_ROUTE: &str = "-";
 const HSTS: &str = "max-age=31536000";
 
 /// Routes a request and calls its handler.
-pub(crate) type Respond = Box<dyn Fn(Request<Body>) -> BoxFuture<'static, Response> + Send + Sync>;
+pub(crate) type Respond = Box<dyn Fn(Request<Body>, RequestState) -> BoxFuture<'static, Response> + Send + Sync>;
 
 /// Handles the requests of a listener.
 pub(crate) struct RequestHandler {
@@ -51,7 +51,7 @@ impl Handler for RequestHandler {
     async fn handle(&'static self, request: Request<Body>, info: RequestInfo) -> Response<TrackedBody> {
         let RequestInfo { client, in_flight, rejection } = info;
         let arrived = in_flight.arrived;
-        let (mut parts, body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let route = (self.label_of)(parts.uri.path());
         let trace = Trace::of(self.observe.tracer.as_ref(), &parts.headers, arrived);
         let method = Some(parts.method.clone());
@@ -60,7 +60,6 @@ impl Handler for RequestHandler {
         context.routine = (self.is_routine)(route);
         let context = Arc::new(context);
         let mut exchange = Exchange::new(Arc::clone(&context), &self.observe, in_flight);
-        parts.extensions.insert(Arc::clone(&context));
         let is_head = parts.method == Method::HEAD;
         let rejection = rejection.filter(|rejection| !is_served_anyway(*rejection, parts.uri.path()));
         let allowed_origin = self.allowed_origin(&parts.headers);
@@ -73,8 +72,8 @@ impl Handler for RequestHandler {
         } else {
             let request = Request::from_parts(parts, body);
             match context.recorder() {
-                Some(recorder) => recorder.during(self.respond(request)).await,
-                None => self.respond(request).await,
+                Some(recorder) => recorder.during(self.respond(request, &context)).await,
+                None => self.respond(request, &context).await,
             }
         };
 
@@ -133,8 +132,9 @@ impl Handler for RequestHandler {
 
 impl RequestHandler {
     /// Returns the response of the handler, also if it panics. The panic itself is logged where it happens.
-    async fn respond(&self, request: Request<Body>) -> Response {
-        let responded = AssertUnwindSafe((self.respond)(request)).catch_unwind().await;
+    async fn respond(&self, request: Request<Body>, context: &Arc<Context>) -> Response {
+        let state = RequestState { api: self.api, context: Arc::clone(context) };
+        let responded = AssertUnwindSafe((self.respond)(request, state)).catch_unwind().await;
         responded.unwrap_or_else(|_panic| ApiError::Internal("panic".to_owned()).into_response())
     }
 
@@ -230,9 +230,9 @@ mod tests {
             hsts: true,
             label_of: |_| NO_ROUTE,
             is_routine: |_| false,
-            respond: Box::new(move |request| match request.uri().path() {
+            respond: Box::new(|request, state| match request.uri().path() {
                 "/panic" => Box::pin(async { panic!("{}", "something secret") }),
-                _ => probes::livez.call(request, api),
+                _ => probes::livez.call(request, state),
             }),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -12,7 +12,7 @@ use hyper::{Method, Uri};
 use serde_json::{Value, json};
 
 use crate::api::operation::{Access, DEFAULT, Operation, Returns, inline, list, one};
-use crate::api::{Api, ApiError, events, openapi, plants, probes, shares, tokens};
+use crate::api::{ApiError, RequestState, events, openapi, plants, probes, shares, tokens};
 use crate::auth::{Caller, NoScopeRequired, Public};
 use crate::request_handler::{NO_ROUTE, Respond};
 use crate::web::{self, PageFile, SignIn, StaticFile};
@@ -23,8 +23,8 @@ use plantstore_model::token::Scope;
 /// All operations with their handlers; those that are called most come first.
 static OPERATIONS: [Operation; 18] = [
     Operation {
-        call: |request, api| plants::list.call(request, api),
-        line: "GET /plants",
+        call: |request, state| plants::list.call(request, state),
+        line: ("GET", "/plants"),
         id: "listPlants",
         summary: "List plants",
         description: "Returns all plants that you have access to; with `limit` a page of them. Large lists are compressed \
@@ -38,8 +38,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| plants::create.call(request, api),
-        line: "POST /plants",
+        call: |request, state| plants::create.call(request, state),
+        line: ("POST", "/plants"),
         id: "createPlant",
         summary: "Create a plant",
         description: "Creates a new plant in the store, with an id of your choice. Fields of the body that are not known are \
@@ -53,8 +53,8 @@ static OPERATIONS: [Operation; 18] = [
         errors: &[40000, 40001, 40002, 40003, 40400, 40900, 40901, 41500, 42200],
     },
     Operation {
-        call: |request, api| plants::read.call(request, api),
-        line: "GET /plants/{id}",
+        call: |request, state| plants::read.call(request, state),
+        line: ("GET", "/plants/{id}"),
         id: "readPlant",
         summary: "Read a plant",
         description: "Returns a single plant by its id: one of yours, or of another owner who shares with you.",
@@ -66,8 +66,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| plants::replace.call(request, api),
-        line: "PUT /plants/{id}",
+        call: |request, state| plants::replace.call(request, state),
+        line: ("PUT", "/plants/{id}"),
         id: "replacePlant",
         summary: "Replace a plant",
         description: "Replaces the name and the tag of a plant that exists: a tag that is not sent is removed. An `id` in the \
@@ -81,8 +81,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| plants::delete.call(request, api),
-        line: "DELETE /plants/{id}",
+        call: |request, state| plants::delete.call(request, state),
+        line: ("DELETE", "/plants/{id}"),
         id: "deletePlant",
         summary: "Delete a plant",
         description: "Deletes a single plant by its id. A plant has no `ETag` of its own: `If-Match` is ignored.",
@@ -93,8 +93,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| events::stream.call(request, api),
-        line: "GET /events",
+        call: |request, state| events::stream.call(request, state),
+        line: ("GET", "/events"),
         id: "streamEvents",
         summary: "Be notified of changes",
         description: "Streams server-sent events of type `plants`, one at once and one after each change of the list. Their `id`, \
@@ -108,8 +108,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| tokens::show_me.call(request, api),
-        line: "GET /me",
+        call: |request, state| tokens::show_me.call(request, state),
+        line: ("GET", "/me"),
         id: "showMe",
         summary: "Show who you are",
         description: "Returns your user name, and the scopes and the expiry time of the token that you sent.",
@@ -120,8 +120,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| tokens::list.call(request, api),
-        line: "GET /tokens",
+        call: |request, state| tokens::list.call(request, state),
+        line: ("GET", "/tokens"),
         id: "listTokens",
         summary: "List your tokens",
         description: "Returns your tokens, also revoked and expired ones, ascending by id; never their secrets.",
@@ -132,8 +132,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| tokens::create.call(request, api),
-        line: "POST /tokens",
+        call: |request, state| tokens::create.call(request, state),
+        line: ("POST", "/tokens"),
         id: "createToken",
         summary: "Create a token",
         description: "Creates a token of your own. Its secret is in the response and is never shown again. It has at most the \
@@ -148,8 +148,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| tokens::revoke.call(request, api),
-        line: "DELETE /tokens/{id}",
+        call: |request, state| tokens::revoke.call(request, state),
+        line: ("DELETE", "/tokens/{id}"),
         id: "revokeToken",
         summary: "Revoke a token",
         description: "Revokes one of your tokens permanently, on every server within 5 seconds. It may be the one that you \
@@ -161,8 +161,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| shares::list.call(request, api),
-        line: "GET /shares",
+        call: |request, state| shares::list.call(request, state),
+        line: ("GET", "/shares"),
         id: "listShares",
         summary: "List shares",
         description: "Returns the users that you share your plants with, whether or not they exist, and the owners who share \
@@ -174,8 +174,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| shares::grant.call(request, api),
-        line: "PUT /shares/{user}",
+        call: |request, state| shares::grant.call(request, state),
+        line: ("PUT", "/shares/{user}"),
         id: "grantShare",
         summary: "Share your plants",
         description: "Offers all your present and future plants to a user, who has access when they accept, or changes the \
@@ -189,8 +189,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| shares::revoke.call(request, api),
-        line: "DELETE /shares/{user}",
+        call: |request, state| shares::revoke.call(request, state),
+        line: ("DELETE", "/shares/{user}"),
         id: "revokeShare",
         summary: "Stop sharing your plants",
         description: "Ends the access of a user to your plants, on every server within 5 seconds.",
@@ -201,8 +201,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| shares::accept.call(request, api),
-        line: "PUT /shares/received/{owner}",
+        call: |request, state| shares::accept.call(request, state),
+        line: ("PUT", "/shares/received/{owner}"),
         id: "acceptShare",
         summary: "Accept a share",
         description: "Accepts the offer of an owner: their plants are in your list from then on, on every server within 5 \
@@ -214,8 +214,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| shares::decline.call(request, api),
-        line: "DELETE /shares/received/{owner}",
+        call: |request, state| shares::decline.call(request, state),
+        line: ("DELETE", "/shares/received/{owner}"),
         id: "declineShare",
         summary: "Decline or leave a share",
         description: "Declines the offer of an owner, or ends your access to their plants, on every server within 5 seconds. \
@@ -227,8 +227,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| probes::livez.call(request, api),
-        line: "GET /livez",
+        call: |request, state| probes::livez.call(request, state),
+        line: ("GET", "/livez"),
         id: "isLive",
         summary: "Check that the process is alive",
         description: "Succeeds as long as the process can handle requests.",
@@ -238,8 +238,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| probes::readyz.call(request, api),
-        line: "GET /readyz",
+        call: |request, state| probes::readyz.call(request, state),
+        line: ("GET", "/readyz"),
         id: "isReady",
         summary: "Check that the service is ready for requests",
         description: "Succeeds if the store responds and the service is not shutting down.",
@@ -249,8 +249,8 @@ static OPERATIONS: [Operation; 18] = [
         ..DEFAULT
     },
     Operation {
-        call: |request, api| openapi_document.call(request, api),
-        line: "GET /openapi.json",
+        call: |request, state| openapi_document.call(request, state),
+        line: ("GET", "/openapi.json"),
         id: "getOpenapi",
         summary: "This document",
         description: "Describes the API, in OpenAPI 3.1.",
@@ -267,12 +267,11 @@ const PAGES: [&str; 5] = ["/docs", "/docs/{file}", "/", "/console/{file}", "/fav
 
 /// Checks that a path is one of those with this label, in which `{…}` stands for one segment.
 fn has_label(path: &str, label: &str) -> bool {
-    match label.split_once('{') {
-        None => path == label,
-        Some((prefix, _)) => {
-            path.strip_prefix(prefix).is_some_and(|segment| !segment.is_empty() && !segment.contains('/'))
-        }
-    }
+    path == label || label.split_once('{').and_then(|(prefix, _)| path.strip_prefix(prefix)).is_some_and(is_segment)
+}
+
+fn is_segment(text: &str) -> bool {
+    !text.is_empty() && !text.contains('/')
 }
 
 /// Iterates over the labels of all routes. The label of an operation is its path in the OpenAPI document; one with several methods
@@ -314,34 +313,34 @@ async fn openapi_document(_: Public, request: HeaderMap) -> Response {
 }
 
 /// Returns the function that responds to requests. With `sign_in`, users of the console can sign in with that issuer.
-pub(crate) fn respond(api: &'static Api, console: bool, sign_in: Option<&SignIn>) -> Respond {
+pub(crate) fn respond(console: bool, sign_in: Option<&SignIn>) -> Respond {
     let console_files = console.then(|| web::console_files(sign_in)).into_iter().flatten();
     let files: &'static [PageFile] = Vec::leak(web::docs_files(console).chain(console_files).collect());
-    Box::new(move |request| call_handler(request, api, files))
+    Box::new(move |request, state| call_handler(request, state, files))
 }
 
-fn call_handler(request: Request, api: &'static Api, files: &'static [PageFile]) -> BoxFuture<'static, Response> {
+fn call_handler(request: Request, state: RequestState, files: &'static [PageFile]) -> BoxFuture<'static, Response> {
     let path = request.uri().path();
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
     let operations = || OPERATIONS.iter().filter(|operation| has_label(path, operation.path()));
     if let Some(operation) = operations().find(|operation| operation.method() == method) {
-        return (operation.call)(request, api);
+        return (operation.call)(request, state);
     }
     let mut methods: Vec<_> = operations().map(Operation::method).collect();
     if let Some(file) = files.iter().find(|file| file.path == path) {
         if method == "GET" {
             let serve = async move |_: Public, request: HeaderMap| file.respond(&request).await;
-            return serve.call(request, api);
+            return serve.call(request, state);
         }
         methods.push("GET");
     }
     if methods.is_empty() {
-        return no_route.call(request, api);
+        return no_route.call(request, state);
     }
     let allowed = methods.join(",").replace("GET", "GET,HEAD");
     // Requires a token, too.
     let not_allowed = async move |_: Caller<NoScopeRequired>| ApiError::MethodNotAllowed(allowed);
-    not_allowed.call(request, api)
+    not_allowed.call(request, state)
 }
 
 /// Requires a token, so that other clients do not learn which paths exist.

@@ -59,7 +59,7 @@ impl Server {
             hsts,
             label_of: routes::label_of,
             is_routine: routes::is_routine,
-            respond: routes::respond(api, console, sign_in.as_ref()),
+            respond: routes::respond(console, sign_in.as_ref()),
         };
         Self { handler: leak(handler), store: leak(store) }
     }

@@ -7,8 +7,9 @@
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::panic::PanicHookInfo;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -27,8 +28,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which a line waits for others, to be written together.
 const BATCH_DELAY: Duration = Duration::from_millis(50);
 
-/// Target of the event of every request. On a terminal it is a short line.
-pub const ACCESS_LOG: &str = "plantstore::access";
+/// The log of the process, once it is started.
+static SINK: OnceLock<Sink> = OnceLock::new();
+
 /// Target of the events about changes of tokens and shares. They are logged at every level.
 pub const AUDIT_LOG: &str = "plantstore::audit";
 
@@ -45,24 +47,22 @@ pub enum Format {
 
 /// Starts logging for the whole process. Dropping the guard writes the lines that are still queued.
 pub fn start(format: Format, level: Level) -> Guard {
-    let sink = Arc::new(Sink::new(format));
-    let writer = Arc::clone(&sink);
+    let sink = SINK.get_or_init(|| Sink::new(format, level));
     // Without the thread nothing is logged; the service does not depend on it.
-    let _ = thread::Builder::new().name("log".to_owned()).spawn(move || writer.write_forever());
-    let layer = LogLayer { sink: Arc::clone(&sink), level };
+    let _ = thread::Builder::new().name("log".to_owned()).spawn(|| sink.write_forever());
     // Fails only if logging was started before; that goes on.
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer));
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(LogLayer(sink)));
     std::panic::set_hook(Box::new(log_panic));
     Guard(sink)
 }
 
 /// When dropped, waits for a limited time until all lines are written.
-pub struct Guard(Arc<Sink>);
+pub struct Guard(&'static Sink);
 
 impl Guard {
     /// Returns a function that returns the number of dropped lines.
     pub fn dropped(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
-        let sink = Arc::clone(&self.0);
+        let sink = self.0;
         move || sink.queue().dropped_total
     }
 }
@@ -84,6 +84,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 /// The queue of lines, shared with the thread that writes them.
 struct Sink {
     format: Format,
+    level: Level,
     queue: Mutex<LineQueue>,
     /// Signals that lines were added, or that they became urgent.
     added: Condvar,
@@ -106,12 +107,29 @@ struct LineQueue {
 }
 
 impl Sink {
-    fn new(format: Format) -> Self {
-        Self { format, queue: Mutex::default(), added: Condvar::new(), written: Condvar::new() }
+    fn new(format: Format, level: Level) -> Self {
+        Self { format, level, queue: Mutex::default(), added: Condvar::new(), written: Condvar::new() }
     }
 
     fn queue(&self) -> MutexGuard<'_, LineQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the line that `format` writes, which gets the time.
+    fn log(&self, format: impl Fn(&str, &mut String)) {
+        thread_local! {
+            static LINE: RefCell<LineBuffer> = RefCell::default();
+        }
+        let write = |LineBuffer { line, time }: &mut LineBuffer| {
+            line.clear();
+            format(time.format(Timestamp::now()), line);
+            self.push(line);
+        };
+        LINE.with(|buffer| match buffer.try_borrow_mut() {
+            Ok(mut buffer) => write(&mut buffer),
+            // Formatting a value of another event has logged this one.
+            Err(_) => write(&mut LineBuffer::default()),
+        });
     }
 
     fn push(&self, line: &str) {
@@ -179,51 +197,26 @@ impl Sink {
     }
 }
 
-/// Formats events and adds them to the queue.
-struct LogLayer {
-    sink: Arc<Sink>,
-    level: Level,
-}
+/// Adds events to the queue.
+struct LogLayer(&'static Sink);
 
 impl<S: Subscriber> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _context: Context<'_, S>) -> bool {
         let ours = metadata.target().starts_with("plantstore");
-        metadata.target() == AUDIT_LOG || *metadata.level() <= if ours { self.level } else { Level::WARN }
+        metadata.target() == AUDIT_LOG || *metadata.level() <= if ours { self.0.level } else { Level::WARN }
     }
 
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        thread_local! {
-            static LINE: RefCell<LineBuffer> = RefCell::default();
-        }
         let level = *event.metadata().level();
-        let write = |buffer: &mut LineBuffer| {
-            let LineBuffer { line, time } = buffer;
-            line.clear();
-            let time = time.format(Timestamp::now());
-            match self.sink.format {
-                Format::Terminal { colours } if event.metadata().target() == ACCESS_LOG => {
-                    let shows_details = self.level >= Level::DEBUG;
-                    let mut request = RequestLine { colours, shows_details, ..RequestLine::default() };
-                    event.record(&mut request);
-                    request.write(time_of_day(time), line);
-                }
-                format => {
-                    let mut fields = FieldWriter { format, line };
-                    fields.begin(time, level);
-                    event.record(&mut fields);
-                    fields.end();
-                }
-            }
-            self.sink.push(line);
-        };
-        LINE.with(|buffer| match buffer.try_borrow_mut() {
-            Ok(mut buffer) => write(&mut buffer),
-            // Formatting a value of another event has logged this one.
-            Err(_) => write(&mut LineBuffer::default()),
+        self.0.log(|time, line| {
+            let mut fields = FieldWriter { format: self.0.format, line };
+            fields.begin(time, level);
+            event.record(&mut fields);
+            fields.end();
         });
         // The process may be about to end.
         if level == Level::ERROR {
-            self.sink.wait_until_written();
+            self.0.wait_until_written();
         }
     }
 }
@@ -266,22 +259,46 @@ fn time_of_day(time: &str) -> &str {
     time.split(['T', '.']).nth(1).unwrap_or(time)
 }
 
-/// A request as a terminal shows it: `21:02:11 POST /plants 200 7.8ms gardener`.
-#[derive(Default)]
-struct RequestLine {
-    colours: bool,
-    shows_details: bool,
-    method: Option<String>,
-    route: String,
-    status: Option<u64>,
-    duration_us: u64,
-    user: String,
-    /// The other fields.
-    details: String,
+/// A request whose response has ended. The names of its fields are those in the log, where fields without a value are left out.
+pub struct RequestLine<'a> {
+    pub request_id: &'a str,
+    pub trace_id: Option<String>,
+    pub client: IpAddr,
+    pub http_version: &'static str,
+    pub method: Option<&'a str>,
+    pub route: &'static str,
+    pub status: Option<u16>,
+    pub error: Option<i32>,
+    pub user: Option<&'a str>,
+    pub token_id: Option<i64>,
+    pub duration_us: u64,
+    pub bytes: u64,
+    pub complete: bool,
 }
 
-impl RequestLine {
-    fn write(&self, time: &str, line: &mut String) {
+impl RequestLine<'_> {
+    /// Logs the request, on a terminal as a short line: `21:02:11 POST /plants 200 7.8ms gardener`. It is no event of `tracing`,
+    /// because there is one for every request, and an event takes twice the time.
+    pub fn log(&self, level: Level) {
+        let Some(sink) = SINK.get().filter(|sink| level <= sink.level) else { return };
+        sink.log(|time, line| {
+            let is_short = matches!(sink.format, Format::Terminal { .. });
+            if let Format::Terminal { colours } = sink.format {
+                self.write_short(time_of_day(time), colours, line);
+            }
+            let mut fields = FieldWriter { format: sink.format, line };
+            if !is_short {
+                fields.begin(time, level);
+                fields.message("request");
+            }
+            if !is_short || sink.level >= Level::DEBUG {
+                self.write_fields(is_short, &mut fields);
+            }
+            fields.end();
+        });
+    }
+
+    fn write_short(&self, time: &str, colours: bool, line: &mut String) {
         let status = self.status.map_or_else(|| "-".to_owned(), |status| status.to_string());
         let colour = match self.status {
             Some(..300) => 32,
@@ -289,56 +306,36 @@ impl RequestLine {
             Some(..500) => 33,
             _ => 31,
         };
-        let status = if self.colours { format!("\x1b[{colour}m{status}\x1b[0m") } else { status };
-        let method = self.method.as_deref().unwrap_or("-");
+        let status = if colours { format!("\x1b[{colour}m{status}\x1b[0m") } else { status };
+        let method = self.method.unwrap_or("-");
         let milliseconds = self.duration_us / 1_000;
         let tenths = self.duration_us % 1_000 / 100;
-        let user = Escaped(&self.user);
+        let user = Escaped(self.user.unwrap_or_default());
         let _ = write!(line, "{time} {method} {} {status} {milliseconds}.{tenths}ms {user}", self.route);
         line.truncate(line.trim_end().len());
-        line.push_str(if self.shows_details { &self.details } else { "" });
-        line.push('\n');
     }
 
-    fn details(&mut self) -> FieldWriter<'_> {
-        FieldWriter { format: Format::Human, line: &mut self.details }
+    /// Writes the fields, without those of a short line.
+    fn write_fields(&self, is_short: bool, fields: &mut FieldWriter<'_>) {
+        fields.plain("request_id", Some(self.request_id));
+        fields.plain("trace_id", self.trace_id.as_deref());
+        fields.address("client", self.client);
+        fields.plain("http_version", Some(self.http_version));
+        if !is_short {
+            fields.plain("method", self.method);
+            fields.plain("route", Some(self.route));
+            fields.number("status", self.status);
+        }
+        fields.number("error", self.error);
+        fields.text("user", self.user.filter(|_| !is_short));
+        fields.number("token_id", self.token_id);
+        fields.number("duration_us", Some(self.duration_us).filter(|_| !is_short));
+        fields.number("bytes", Some(self.bytes));
+        fields.boolean("complete", self.complete);
     }
 }
 
-impl Visit for RequestLine {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() != "message" {
-            self.details().record_debug(field, value);
-        }
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "method" => self.method = Some(value.to_owned()),
-            "route" => value.clone_into(&mut self.route),
-            "user" => value.clone_into(&mut self.user),
-            _ => self.details().record_str(field, value),
-        }
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        match field.name() {
-            "status" => self.status = Some(value),
-            "duration_us" => self.duration_us = value,
-            _ => self.details().record_u64(field, value),
-        }
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.details().record_i64(field, value);
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.details().record_bool(field, value);
-    }
-}
-
-/// Writes the fields of an event. `tracing` passes the message first.
+/// Writes the fields of a line. The message is the first.
 struct FieldWriter<'a> {
     format: Format,
     line: &'a mut String,
@@ -361,12 +358,65 @@ impl FieldWriter<'_> {
         self.line.push_str(if self.format == Format::Json { "}\n" } else { "\n" });
     }
 
-    fn name(&mut self, field: &Field) {
+    fn message(&mut self, message: &str) {
+        match self.format {
+            Format::Json => self.text("message", Some(message)),
+            Format::Human | Format::Terminal { .. } => self.write(format_args!(" {}", Escaped(message))),
+        }
+    }
+
+    fn text(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.quoted(name, |line| EscapingWriter(line).write_str(value));
+        }
+    }
+
+    /// Writes a text that is known to need no escapes.
+    fn plain(&mut self, name: &str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.quoted(name, |line| line.write_str(value));
+        }
+    }
+
+    fn address(&mut self, name: &str, address: IpAddr) {
+        self.quoted(name, |line| match address {
+            IpAddr::V4(address) => {
+                for (index, part) in address.octets().into_iter().enumerate() {
+                    line.push_str(if index > 0 { "." } else { "" });
+                    line.push_str(itoa::Buffer::new().format(part));
+                }
+                Ok(())
+            }
+            IpAddr::V6(address) => write!(line, "{address}"),
+        });
+    }
+
+    fn number(&mut self, name: &str, value: Option<impl itoa::Integer>) {
+        if let Some(value) = value {
+            self.name(name);
+            self.line.push_str(itoa::Buffer::new().format(value));
+        }
+    }
+
+    fn boolean(&mut self, name: &str, value: bool) {
+        self.name(name);
+        self.line.push_str(if value { "true" } else { "false" });
+    }
+
+    fn quoted(&mut self, name: &str, write: impl FnOnce(&mut String) -> fmt::Result) {
+        self.name(name);
+        self.line.push('"');
+        // Writing to a string does not fail.
+        let _ = write(self.line);
+        self.line.push('"');
+    }
+
+    fn name(&mut self, name: &str) {
         match self.format {
             Format::Json => self.line.push_str(",\""),
             Format::Human | Format::Terminal { .. } => self.line.push(' '),
         }
-        self.line.push_str(field.name());
+        self.line.push_str(name);
         self.line.push_str(if self.format == Format::Json { "\":" } else { "=" });
     }
 
@@ -379,35 +429,26 @@ impl FieldWriter<'_> {
 impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" && self.format != Format::Json {
-            self.write(format_args!(" {}", Escaped(&format!("{value:?}"))));
-            return;
+            self.message(&format!("{value:?}"));
+        } else {
+            self.quoted(field.name(), |line| write!(EscapingWriter(line), "{value:?}"));
         }
-        self.name(field);
-        self.line.push('"');
-        let _ = write!(EscapingWriter(self.line), "{value:?}");
-        self.line.push('"');
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.name(field);
-        self.line.push('"');
-        let _ = EscapingWriter(self.line).write_str(value);
-        self.line.push('"');
+        self.text(field.name(), Some(value));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.name(field);
-        self.line.push_str(itoa::Buffer::new().format(value));
+        self.number(field.name(), Some(value));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.name(field);
-        self.line.push_str(itoa::Buffer::new().format(value));
+        self.number(field.name(), Some(value));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.name(field);
-        self.line.push_str(if value { "true" } else { "false" });
+        self.boolean(field.name(), value);
     }
 }
 

@@ -15,8 +15,6 @@ const QUOTING: [(&str, usize); 3] =
     [("The service does not start", 1), ("Clients get errors", 2), ("The log has a warning or an error", 1)];
 /// From the most severe to the least.
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
-/// Message of the log line of a request, whose fields are in another table.
-const REQUEST: &str = "request";
 
 /// Level, as the position in `LEVELS`, and message.
 type Event = (usize, String);
@@ -38,8 +36,6 @@ fn collect(tokens: TokenStream, events: &mut Events) {
         let TokenTree::Group(group) = token else { continue };
         let before = tokens[at.saturating_sub(6)..at].iter().map(ToString::to_string).collect::<String>();
         let level = before.rsplit_once("tracing::").and_then(|(_, name)| name.strip_suffix('!'));
-        // The level of a request depends on it.
-        let level = level.map(|level| if level == "$level" { "info" } else { level });
         if let Some(level) = level.and_then(|level| LEVELS.iter().position(|known| *known == level)) {
             let (message, fields) = arguments(group.stream());
             events.entry((level, message)).or_default().extend(fields);
@@ -80,7 +76,7 @@ fn arguments(tokens: TokenStream) -> (String, Vec<String>) {
 fn log_reference_lists_every_event() {
     let mut rows = vec!["| level | message | fields |".to_owned(), "| --- | --- | --- |".to_owned()];
     for ((level, message), fields) in events() {
-        if message == REQUEST || message == "…" {
+        if message == "…" {
             continue;
         }
         let fields: Vec<_> = fields.iter().map(|field| format!("`{field}`")).collect();
@@ -94,7 +90,10 @@ fn log_reference_lists_every_event() {
 
 #[test]
 fn log_reference_lists_the_fields_of_a_request() {
-    let fields = events().into_iter().find(|((_, message), _)| message == REQUEST).expect("the event").1;
+    let source = read("crates/telemetry/src/logging.rs");
+    let (_, line) = source.split_once("pub struct RequestLine").expect("the line of a request");
+    let fields = line.lines().take_while(|line| *line != "}").filter_map(|line| line.trim().strip_prefix("pub "));
+    let fields: BTreeSet<String> = fields.filter_map(|field| Some(field.split_once(':')?.0.to_owned())).collect();
     let document = read(DOCUMENT);
     let (_, section) = document.split_once("## Requests\n").expect("the section");
     let rows = section.lines().take_while(|line| !line.starts_with("## "));

@@ -11,7 +11,7 @@ use hyper::http::request::Parts;
 use super::error::ApiError;
 use super::overload::ChangeKind;
 use super::response::no_content;
-use super::state::Api;
+use super::state::{Api, RequestState};
 use crate::auth::{Caller, RequiredScope, Session, SessionSelector};
 use crate::observe::Context;
 use plantstore_model::token::TokenId;
@@ -27,12 +27,13 @@ pub(crate) struct ChangeAccess<S> {
     scope: PhantomData<S>,
 }
 
-impl<S: RequiredScope + Send> FromRequestParts<&'static Api> for ChangeAccess<S> {
+impl<S: RequiredScope + Send> FromRequestParts<RequestState> for ChangeAccess<S> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
-        let Caller { session, .. } = Caller::<S>::from_request_parts(parts, api).await?;
-        Ok(Self { session, api, context: Context::of(parts), scope: PhantomData })
+    async fn from_request_parts(parts: &mut Parts, state: &RequestState) -> Result<Self, ApiError> {
+        let Caller { session, .. } = Caller::<S>::from_request_parts(parts, state).await?;
+        let RequestState { api, context } = state.clone();
+        Ok(Self { session, api, context, scope: PhantomData })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Access to collections: which plants a request may read or change, and the identity and state of its list. A collection is all
 //! plants of one owner.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -37,12 +38,21 @@ pub(crate) fn parameter(name: &str, value: &str) -> String {
     form_urlencoded::byte_serialize(value.as_bytes()).fold(name.to_owned(), |text, part| text + part)
 }
 
+/// Iterates over the names and values of the parameters of a request. Those without escapes, which nearly all are, are not decoded.
+pub(crate) fn parameters(request: &Parts) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
+    let parameters = request.uri.query().unwrap_or_default().split('&');
+    parameters.filter_map(|text| match text.split_once('=') {
+        Some((name, value)) if !text.contains(['%', '+']) => Some((name.into(), value.into())),
+        _ => form_urlencoded::parse(text.as_bytes()).next(),
+    })
+}
+
 impl<App: Send + Sync> FromRequestParts<App> for OwnerParameter {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
         let mut owner = Self::default();
-        for (name, value) in form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()) {
+        for (name, value) in parameters(parts) {
             if name == "owner" {
                 owner.set(&value)?;
             }

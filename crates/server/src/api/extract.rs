@@ -15,9 +15,8 @@ use percent_encoding::percent_decode_str;
 
 use super::collections::{OwnerParameter, write_context};
 use super::error::ApiError;
-use super::state::Api;
+use super::state::RequestState;
 use crate::auth::{Caller, RequiredScope};
-use crate::observe::Context;
 use plantstore_model::body::BodyError;
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError};
 use plantstore_model::user::UserName;
@@ -33,12 +32,12 @@ pub(crate) struct WriteAccess<S> {
     scope: PhantomData<S>,
 }
 
-impl<S: RequiredScope + Send> FromRequestParts<&'static Api> for WriteAccess<S> {
+impl<S: RequiredScope + Send> FromRequestParts<RequestState> for WriteAccess<S> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
-        let caller = Caller::<S>::from_request_parts(parts, api).await?;
-        let owner = OwnerParameter::from_request_parts(parts, api).await?;
+    async fn from_request_parts(parts: &mut Parts, state: &RequestState) -> Result<Self, ApiError> {
+        let caller = Caller::<S>::from_request_parts(parts, state).await?;
+        let owner = OwnerParameter::from_request_parts(parts, state).await?;
         let context = write_context(&caller.session, &owner)?;
         Ok(Self { context, owner, scope: PhantomData })
     }
@@ -50,11 +49,11 @@ pub(crate) struct ReadCapacity {
     _place: Option<ReservedPlace>,
 }
 
-impl FromRequestParts<&'static Api> for ReadCapacity {
+impl FromRequestParts<RequestState> for ReadCapacity {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
-        let place = api.saturation.admit(parts).inspect_err(|_| api.reads_shed.count())?;
+    async fn from_request_parts(_: &mut Parts, RequestState { api, context }: &RequestState) -> Result<Self, ApiError> {
+        let place = api.saturation.admit(context).inspect_err(|_| api.reads_shed.count())?;
         Ok(Self { _place: place })
     }
 }
@@ -67,12 +66,12 @@ pub(crate) struct WriteCapacity {
     _place: Option<ReservedPlace>,
 }
 
-impl FromRequestParts<&'static Api> for WriteCapacity {
+impl FromRequestParts<RequestState> for WriteCapacity {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, api: &&'static Api) -> Result<Self, ApiError> {
-        let has_place = Context::of(parts).user_id().is_some_and(|user| api.store.has_write_capacity(user));
-        let place = if has_place { api.saturation.admit(parts) } else { Err(StoreError::Overloaded) };
+    async fn from_request_parts(_: &mut Parts, RequestState { api, context }: &RequestState) -> Result<Self, ApiError> {
+        let has_place = context.user_id().is_some_and(|user| api.store.has_write_capacity(user));
+        let place = if has_place { api.saturation.admit(context) } else { Err(StoreError::Overloaded) };
         Ok(Self { _place: place.map_err(|error| api.write_error(error))? })
     }
 }
@@ -95,11 +94,11 @@ impl PlantBody {
     }
 }
 
-impl FromRequest<&'static Api> for PlantBody {
+impl FromRequest<RequestState> for PlantBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, api: &&'static Api) -> Result<Self, ApiError> {
-        let (parts, bytes) = receive(request, api).await?;
+    async fn from_request(request: Request, state: &RequestState) -> Result<Self, ApiError> {
+        let (parts, bytes) = receive(request, state).await?;
         let checked_type = check_type(&bytes, &parts.headers);
         Ok(Self { bytes, checked_type })
     }
@@ -108,19 +107,19 @@ impl FromRequest<&'static Api> for PlantBody {
 /// The body of a request, which has the media type of JSON. Consumes the body, so it is a handler's last argument.
 pub(crate) struct JsonBody(pub(crate) Bytes);
 
-impl FromRequest<&'static Api> for JsonBody {
+impl FromRequest<RequestState> for JsonBody {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, api: &&'static Api) -> Result<Self, ApiError> {
-        let (parts, bytes) = receive(request, api).await?;
+    async fn from_request(request: Request, state: &RequestState) -> Result<Self, ApiError> {
+        let (parts, bytes) = receive(request, state).await?;
         check_type(&bytes, &parts.headers).map(|()| Self(bytes))
     }
 }
 
 /// Reads a body within the limits of size and time.
-async fn receive(request: Request, api: &Api) -> Result<(Parts, Bytes), ApiError> {
+async fn receive(request: Request, RequestState { api, context }: &RequestState) -> Result<(Parts, Bytes), ApiError> {
     let (parts, body) = request.into_parts();
-    let deadline = Context::of(&parts).arrived + api.limits.request_timeout;
+    let deadline = context.arrived + api.limits.request_timeout;
     let limit = api.limits.max_body_bytes;
     // A client that sends `Expect: 100-continue` has not sent the body yet, so there is nothing to discard.
     let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };

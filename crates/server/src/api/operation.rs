@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 use super::error::ApiError;
-use super::state::Api;
+use super::state::RequestState;
 use plantstore_model::token::Scope;
 
 /// Groups of operations.
@@ -20,9 +20,9 @@ pub(super) const SERVICE: &str = "service";
 /// An operation of the API, as the route table has it.
 pub(crate) struct Operation {
     /// Calls the handler.
-    pub(crate) call: fn(Request, &'static Api) -> BoxFuture<'static, Response>,
-    /// Method and path, separated by a space.
-    pub(crate) line: &'static str,
+    pub(crate) call: fn(Request, RequestState) -> BoxFuture<'static, Response>,
+    /// Method and path.
+    pub(crate) line: (&'static str, &'static str),
     /// The name of the function in generated clients.
     pub(crate) id: &'static str,
     pub(crate) summary: &'static str,
@@ -44,7 +44,7 @@ pub(crate) struct Operation {
 /// Fields that most operations leave out.
 pub(crate) const DEFAULT: Operation = Operation {
     call: |_, _| Box::pin(async { ApiError::NoRoute.into_response() }),
-    line: "",
+    line: ("", ""),
     id: "",
     summary: "",
     description: "",
@@ -68,11 +68,11 @@ impl Operation {
     }
 
     pub(crate) fn method(&self) -> &'static str {
-        self.line.split_once(' ').map_or("", |(method, _)| method)
+        self.line.0
     }
 
     pub(crate) fn path(&self) -> &'static str {
-        self.line.split_once(' ').map_or("", |(_, path)| path)
+        self.line.1
     }
 }
 

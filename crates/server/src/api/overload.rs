@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use hyper::http::request::Parts;
 use plantstore_model::token::TokenId;
 use plantstore_model::user::UserId;
 use plantstore_store::{Reserve, ReservedPlace, StoreError};
@@ -69,11 +68,11 @@ impl Saturation {
     }
 
     /// Admits a request, to a saturated runtime only with a place of the reserve.
-    pub(super) fn admit(&self, parts: &Parts) -> Result<Option<ReservedPlace>, StoreError> {
+    pub(super) fn admit(&self, request: &Context) -> Result<Option<ReservedPlace>, StoreError> {
         if self.runtime.global_queue_depth() <= self.ready_max {
             return Ok(None);
         }
-        let user = Context::of(parts).user_id();
+        let user = request.user_id();
         user.and_then(|user| self.reserve.take(user)).map(Some).ok_or(StoreError::Overloaded)
     }
 }

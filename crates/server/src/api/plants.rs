@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::extract::{PathId, PlantBody, ReadCapacity, WriteAccess, WriteCapacity};
 use super::idempotency::RequestKey;
 use super::listing::{ListQuery, PlantQuery, list_plants, read_plant};
-use super::response::{self, no_content, serialize};
+use super::response::{self, no_content};
 use super::state::Api;
 use crate::auth::{Caller, Delete, Read, Write};
 use plantstore_model::plant::NewPlant;
@@ -32,17 +32,24 @@ pub(crate) async fn create(
         Ok(plant) => plant,
         Err(error) => return Err(key.reject(api, context.user, error).await),
     };
-    let created = created(&plant, &access.owner)?;
+    let created = created(&plant, &access.owner);
     let duplicate = ApiError::Duplicate(plant.id);
     key.write(api, context, PlantWrite::Create(plant), created, duplicate).await
 }
 
-fn created(plant: &NewPlant, owner: &OwnerParameter) -> Result<Response, ApiError> {
-    let mut response = response::json(serialize(&plant.shown())?);
+fn created(plant: &NewPlant, owner: &OwnerParameter) -> Response {
+    let mut response = shown(plant);
     if let Ok(location) = HeaderValue::try_from(format!("/plants/{}{}", plant.id, owner.parameter('?'))) {
         response.headers_mut().insert(LOCATION, location);
     }
-    Ok(response)
+    response
+}
+
+/// Returns the response with a plant that was created or replaced.
+fn shown(plant: &NewPlant) -> Response {
+    let mut body = Vec::new();
+    plant.shown().write_json(&mut body);
+    response::json(body)
 }
 
 /// `GET /plants`
@@ -81,7 +88,7 @@ pub(crate) async fn replace(
         Ok(plant) => plant,
         Err(error) => return Err(key.reject(api, context.user, error).await),
     };
-    let replaced = response::json(serialize(&plant.shown())?);
+    let replaced = shown(&plant);
     key.write(api, context, PlantWrite::Replace(plant), replaced, ApiError::NoPlant).await
 }
 

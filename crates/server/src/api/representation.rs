@@ -1,5 +1,7 @@
 //! The choice of a representation: content negotiation, entity tags, and conditional requests with `If-None-Match`.
 
+use std::ops::Range;
+
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH};
 use sha2::{Digest, Sha256};
 
@@ -7,8 +9,8 @@ use crate::observe::write_hex;
 use plantstore_model::user::UserId;
 use plantstore_store::Version;
 
-/// Length of the opaque tag between the quotes.
-const OPAQUE: usize = 32;
+/// The opaque tag between the quotes, in the value of `ETag`.
+const OPAQUE: Range<usize> = 3..35;
 
 /// Checks that a client accepts gzip and does not prefer `identity` (RFC 9110, 12.5.3).
 pub(crate) fn accepts_gzip(request: &HeaderMap) -> bool {
@@ -74,16 +76,10 @@ impl EntityTag {
         Self(hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
 
-    fn opaque(self) -> [u8; OPAQUE] {
-        let mut opaque = [0; OPAQUE];
-        write_hex(self.0, &mut opaque);
-        opaque
-    }
-
     /// Returns the value of `ETag`: a weak tag, because lists with the same tag are equivalent and may differ in their bytes.
     pub(crate) fn header(self) -> HeaderValue {
         let mut text = *b"W/\"................................\"";
-        text[3..][..OPAQUE].copy_from_slice(&self.opaque());
+        write_hex(self.0, &mut text[OPAQUE]);
         HeaderValue::from_bytes(&text).expect("hexadecimal digits are a header value")
     }
 }
@@ -98,10 +94,10 @@ impl IfNoneMatch {
         (!values.is_empty()).then_some(Self(values))
     }
 
-    /// Checks for a tag with the weak comparison of RFC 9110. A malformed value matches nothing.
-    pub(crate) fn matches(&self, tag: EntityTag) -> bool {
-        let opaque = tag.opaque();
-        self.0.iter().filter_map(|value| value.to_str().ok()).any(|value| list_contains(value, &opaque))
+    /// Checks for the tag of an [`EntityTag::header`] with the weak comparison of RFC 9110. A malformed value matches nothing.
+    pub(crate) fn matches(&self, tag: &HeaderValue) -> bool {
+        let opaque = &tag.as_bytes()[OPAQUE];
+        self.0.iter().any(|value| value == tag || value.to_str().is_ok_and(|list| list_contains(list, opaque)))
     }
 }
 

@@ -7,10 +7,11 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use serde::Serialize;
 
 use super::error::ApiError;
-use super::representation::EntityTag;
 
-/// Approximate number of header fields of a response, reserved at once.
-const HEADERS_USUAL: usize = 12;
+/// Number of header fields that are reserved at once: of most responses, and of lists and plants. Room for one more would be
+/// twice as large, and memory of more than a KiB is slow to allocate.
+const HEADERS_USUAL: usize = 6;
+const HEADERS_OF_PLANTS: usize = 12;
 
 /// `Vary` of responses that are never compressed.
 pub(super) const NOT_NEGOTIATED: HeaderValue = HeaderValue::from_static("Authorization");
@@ -19,9 +20,13 @@ pub(super) const NEGOTIATED: HeaderValue = HeaderValue::from_static("Authorizati
 
 /// Returns a response with this body of JSON.
 pub(super) fn json(body: impl Into<Body>) -> Response {
+    json_with_room(body, HEADERS_USUAL)
+}
+
+fn json_with_room(body: impl Into<Body>, room: usize) -> Response {
     let mut response = Response::new(body.into());
     let headers = response.headers_mut();
-    headers.reserve(HEADERS_USUAL);
+    headers.reserve(room);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -56,7 +61,7 @@ pub(crate) fn not_modified() -> Response {
 
 /// Returns the response with a list or a plant, and the `Link` to the next page.
 pub(super) fn plants(body: impl Into<Body>, next: Option<HeaderValue>, tag: HeaderValue) -> Response {
-    let mut response = json(body);
+    let mut response = json_with_room(body, HEADERS_OF_PLANTS);
     let headers = response.headers_mut();
     add_validators(headers, tag, NOT_NEGOTIATED);
     if let Some(next) = next {
@@ -66,10 +71,10 @@ pub(super) fn plants(body: impl Into<Body>, next: Option<HeaderValue>, tag: Head
 }
 
 /// Returns the response to a client that already has the list or plant.
-pub(super) fn plants_not_modified(tag: EntityTag, vary: HeaderValue) -> Response {
+pub(super) fn plants_not_modified(tag: HeaderValue, vary: HeaderValue) -> Response {
     let mut response = not_modified();
     response.headers_mut().reserve(HEADERS_USUAL);
-    add_validators(response.headers_mut(), tag.header(), vary);
+    add_validators(response.headers_mut(), tag, vary);
     response
 }
 

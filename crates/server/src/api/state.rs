@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::listing::cache::ListCache;
 use super::overload::{AccountChanges, EventStreams, ReadLimiter, RejectionDelay, Saturation};
 use crate::auth::Auth;
-use crate::observe::Readiness;
+use crate::observe::{Context, Readiness};
 use crate::options::ApiLimits;
 use crate::transport::Transport;
 
@@ -32,9 +32,28 @@ pub(crate) struct Api {
     pub(super) readiness: Readiness,
 }
 
-impl FromRef<&'static Api> for &'static Auth {
-    fn from_ref(api: &&'static Api) -> Self {
-        &api.auth
+/// A request, as far as the arguments of its handler need it beside its head and body.
+#[derive(Clone)]
+pub(crate) struct RequestState {
+    pub(crate) api: &'static Api,
+    pub(crate) context: Arc<Context>,
+}
+
+impl FromRef<RequestState> for &'static Api {
+    fn from_ref(request: &RequestState) -> Self {
+        request.api
+    }
+}
+
+impl FromRef<RequestState> for &'static Auth {
+    fn from_ref(request: &RequestState) -> Self {
+        &request.api.auth
+    }
+}
+
+impl FromRef<RequestState> for Arc<Context> {
+    fn from_ref(request: &RequestState) -> Self {
+        Arc::clone(&request.context)
     }
 }
 

@@ -92,6 +92,7 @@ pub(crate) struct Caller<S> {
 impl<App, S> FromRequestParts<App> for Caller<S>
 where
     &'static Auth: FromRef<App>,
+    Arc<Context>: FromRef<App>,
     App: Send + Sync,
     S: RequiredScope,
 {
@@ -99,7 +100,7 @@ where
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AuthError> {
         let auth = <&'static Auth>::from_ref(app);
-        let context = Context::of(parts);
+        let context = Arc::<Context>::from_ref(app);
         let session = authenticate(auth, &context, &parts.headers).await?;
         context.set_identity(Arc::clone(&session.identity));
         if let Some(quota) = &auth.user_quota {

@@ -11,12 +11,12 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::header::HeaderValue;
-use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Response, StatusCode, Version};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
-use plantstore_telemetry::logging::ACCESS_LOG;
+use plantstore_telemetry::logging::RequestLine;
 use plantstore_telemetry::spans::SpanRecorder;
+use tracing::Level;
 
 use super::metrics::{ConnectionMetrics, EndedRequest, Outcome, RequestMetrics};
 use super::request_id::request_id;
@@ -91,12 +91,6 @@ impl Context {
         self.trace.as_ref()?.recorder()
     }
 
-    /// Returns the context that the service puts into every request.
-    pub(crate) fn of(parts: &Parts) -> Arc<Self> {
-        let context = parts.extensions.get::<Arc<Self>>();
-        Arc::clone(context.expect("the server gives every request a context"))
-    }
-
     pub(crate) fn client(&self) -> ClientAddress {
         ClientAddress::from(self.client)
     }
@@ -141,32 +135,23 @@ impl Context {
         if let (Some(tracer), Some(trace)) = (&observe.tracer, &self.trace) {
             tracer.record(trace, &ended);
         }
-        macro_rules! log_request {
-            ($level:ident) => {
-                tracing::$level!(
-                    target: ACCESS_LOG,
-                    request_id = ended.id,
-                    trace_id = self.trace.as_ref().map(|trace| trace.id.to_string()),
-                    client = %self.client,
-                    http_version = ended.version_number(),
-                    method = ended.method.map(Method::as_str),
-                    route = ended.route,
-                    status = outcome.status.map(|status| status.as_u16()),
-                    error = outcome.error,
-                    user = identity.map(|identity| identity.user.as_str()),
-                    token_id = identity.and_then(|identity| identity.token).map(TokenId::get),
-                    duration_us = u64::try_from(ended.took.as_micros()).unwrap_or(u64::MAX),
-                    bytes = outcome.bytes,
-                    complete = outcome.complete,
-                    "request"
-                )
-            };
-        }
-        if self.routine && outcome.error.is_none() && outcome.status.is_some() {
-            log_request!(debug);
-        } else {
-            log_request!(info);
-        }
+        let line = RequestLine {
+            request_id: ended.id,
+            trace_id: self.trace.as_ref().map(|trace| trace.id.to_string()),
+            client: self.client,
+            http_version: ended.version_number(),
+            method: ended.method.map(Method::as_str),
+            route: ended.route,
+            status: outcome.status.map(|status| status.as_u16()),
+            error: outcome.error,
+            user: identity.map(|identity| identity.user.as_str()),
+            token_id: identity.and_then(|identity| identity.token).map(TokenId::get),
+            duration_us: u64::try_from(ended.took.as_micros()).unwrap_or(u64::MAX),
+            bytes: outcome.bytes,
+            complete: outcome.complete,
+        };
+        let is_routine = self.routine && outcome.error.is_none() && outcome.status.is_some();
+        line.log(if is_routine { Level::DEBUG } else { Level::INFO });
     }
 }
 

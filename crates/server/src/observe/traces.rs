@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use hyper::HeaderMap;
+use hyper::header::HeaderName;
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
     Span as _, SpanBuilder, SpanKind, Status, TraceContextExt as _, TraceId, Tracer as _, TracerProvider as _,
@@ -59,7 +60,7 @@ impl Recording {
 impl Trace {
     /// Returns the client's trace, or a new one if the request is sampled. Without either, returns `None`.
     pub(crate) fn of(tracer: Option<&Tracer>, headers: &HeaderMap, arrived: Instant) -> Option<Self> {
-        if tracer.is_none() && !headers.contains_key(TRACEPARENT) {
+        if tracer.is_none() && !headers.contains_key(const { HeaderName::from_static(TRACEPARENT) }) {
             return None;
         }
         let client = TraceContextPropagator::new().extract_with_context(&Context::new(), &client_context(headers));

@@ -48,7 +48,7 @@ impl StaticFile {
     pub(crate) async fn respond(&self, request: &HeaderMap) -> Response {
         let gzip = if accepts_gzip(request) { self.gzip().await } else { None };
         let sent = gzip.unwrap_or(&self.identity);
-        let is_current = IfNoneMatch::of(request).is_some_and(|condition| condition.matches(sent.tag));
+        let is_current = IfNoneMatch::of(request).is_some_and(|condition| condition.matches(&sent.tag.header()));
         let mut response = if is_current { not_modified() } else { Response::new(Body::from(sent.bytes.clone())) };
         if !is_current {
             let headers = response.headers_mut();

@@ -90,8 +90,12 @@ impl ListCache {
             cache.remove(&key);
             return None;
         }
-        self.hits.count();
         Some(list)
+    }
+
+    /// Counts a list that is sent from the cache.
+    pub(super) fn count_hit(&self) {
+        self.hits.count();
     }
 
     /// Returns true if the list is cached, in any state.

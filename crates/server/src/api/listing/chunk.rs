@@ -54,8 +54,7 @@ impl<'a> JsonChunk<'a> {
         self.separator = b',';
         let owner = self.include.owner.then(|| self.collections[index].owner.as_str());
         let plant = Plant { id: self.include.id.then_some(id), owner, name, tag };
-        // Serialising a number and strings to memory cannot fail.
-        let _ = serde_json::to_writer(&mut self.bytes, &plant);
+        plant.write_json(&mut self.bytes);
         self.count += 1;
         self.last = Some((id, index));
         if self.bytes.len() < self.limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -159,49 +158,6 @@ fn deflate(compressor: &mut Compress, chunk: &[u8], is_last: bool, bytes: &mut V
         let is_flushed = !is_last && read == chunk.len() && bytes.len() < bytes.capacity();
         if is_flushed || matches!(status, Status::StreamEnd) {
             return Ok(());
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Read as _;
-
-    use flate2::read::GzDecoder;
-
-    use super::*;
-
-    /// Bytes that cannot be compressed.
-    fn noise(length: usize) -> Vec<u8> {
-        let mut state = 1_u32;
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state.to_be_bytes()[0]
-        };
-        (0..length).map(|_| next()).collect()
-    }
-
-    #[test]
-    fn chunks_are_one_gzip_member() {
-        let text = |length: usize| b"{\"name\":\"Rose\"},".iter().copied().cycle().take(length).collect::<Vec<_>>();
-        for chunks in [
-            vec![text(1)],
-            vec![text(70_000), text(3_000), text(1)],
-            vec![noise(60_000), text(60_000), noise(5)],
-            (1..50).map(|number| noise(number * 100)).collect(),
-        ] {
-            let mut coding = Coding::negotiated(true);
-            let last = chunks.len() - 1;
-            let encoded = chunks.iter().enumerate().map(|(index, chunk)| coding.encode(chunk.clone(), index == last));
-            let encoded: Vec<Vec<u8>> = encoded.collect::<Result<_, _>>().expect("compressed");
-            let whole = encoded.concat();
-            let mut plain = Vec::new();
-            let mut decoder = GzDecoder::new(whole.as_slice());
-            decoder.read_to_end(&mut plain).expect("gzip");
-            assert!(plain == chunks.concat());
-            assert!(decoder.into_inner().is_empty(), "one member");
-            let part = encoded[..last].concat();
-            assert!(GzDecoder::new(part.as_slice()).read_to_end(&mut Vec::new()).is_err(), "half is not the whole");
         }
     }
 }

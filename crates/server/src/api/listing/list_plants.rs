@@ -1,6 +1,9 @@
 //! `GET /plants`: a list that is not modified, or comes from the cache, or is read from the store.
 
+use std::future::{Ready, ready};
+
 use axum::response::Response;
+use futures_util::future::{BoxFuture, Either};
 use plantstore_store::Version;
 
 use super::cache::CachedList;
@@ -14,21 +17,22 @@ use crate::api::response::{self, NEGOTIATED};
 use crate::api::state::Api;
 use crate::transport::BufferPermit;
 
-/// Responds with a list: not modified, from the cache, in one chunk, or streamed.
-pub(crate) async fn list_plants(
+type Listed = Result<Response, ApiError>;
+
+/// Responds with a list: not modified, from the cache, in one chunk, or streamed. Only reading it takes a future, so that a cached
+/// list does not need its memory.
+pub(crate) fn list_plants(
     api: &'static Api,
     readable: ReadableCollections,
     mut query: ListQuery,
-) -> Result<Response, ApiError> {
+) -> Either<Ready<Listed>, BoxFuture<'static, Listed>> {
     query.parameters.complete_cursor(&readable);
     let known = api.store.cached_versions(&readable.owners());
-    if let Some(versions) = &known
-        && let Some(response) = without_reading(api, &readable, &query, versions)?
-    {
-        return Ok(response);
+    let cached = known.as_ref().map_or(Ok(None), |versions| without_reading(api, &readable, &query, versions));
+    if let Some(listed) = cached.transpose() {
+        return Either::Left(ready(listed));
     }
-    // Boxed, so that a cached list does not need the memory of a read.
-    Box::pin(async move {
+    Either::Right(Box::pin(async move {
         let slot = api.read_limiter.acquire(readable.user_id()).await?;
         let may_be_unchanged = || api.lists.contains(readable.list_id(), &query.parameters);
         if known.is_none() && (query.if_none_match.is_some() || may_be_unchanged()) {
@@ -38,8 +42,7 @@ pub(crate) async fn list_plants(
             }
         }
         read(api, slot, readable, query).await
-    })
-    .await
+    }))
 }
 
 /// Returns a response that needs no read of plants, if there is one: 304, or the cached list if it is current.
@@ -50,15 +53,19 @@ fn without_reading(
     versions: &[Option<Version>],
 ) -> Result<Option<Response>, ApiError> {
     readable.check_owners_exist(versions)?;
+    let cached = api.lists.get(readable.list_id(), readable.state(versions), &query.parameters);
     if let Some(condition) = &query.if_none_match {
-        let tag = readable.tag(versions);
-        if condition.matches(tag) {
+        // A cached list knows its tag, which is otherwise a hash to compute.
+        let tag = cached.as_ref().map_or_else(|| readable.tag(versions).header(), |list| list.tag.clone());
+        if condition.matches(&tag) {
             // The list is not read, and may be one that is compressed for some clients.
             return Ok(Some(response::plants_not_modified(tag, NEGOTIATED)));
         }
     }
-    let list = api.lists.get(readable.list_id(), readable.state(versions), &query.parameters);
-    Ok(list.map(CachedList::respond))
+    Ok(cached.map(|list| {
+        api.lists.count_hit();
+        list.respond()
+    }))
 }
 
 /// Reads a list from the store, and sends it in the way that its size and the free memory allow.

@@ -26,18 +26,20 @@ pub(crate) async fn read_plant(
     let _slot = api.read_limiter.acquire(readable.user_id()).await?;
     let mut ranges = [PlantRange::all_of(*owner_id).starting_at(id).through(id)];
     let include = query.include;
-    let mut body = None;
+    let mut body = Vec::new();
     let found = |_, id, name: &str, tag: Option<&str>| {
         let plant = Plant { id: include.id.then_some(id), owner: include.owner.then(|| owner.as_str()), name, tag };
-        body = serde_json::to_vec(&plant).ok();
+        plant.write_json(&mut body);
         ControlFlow::Break(())
     };
     let listed = api.store.list(&mut ranges, None, 1, found).await?;
     readable.check_owners_exist(&listed.versions)?;
-    let body = body.ok_or(ApiError::NoPlant)?;
-    let tag = readable.tag(&listed.versions);
-    if query.if_none_match.is_some_and(|condition| condition.matches(tag)) {
+    if body.is_empty() {
+        return Err(ApiError::NoPlant);
+    }
+    let tag = readable.tag(&listed.versions).header();
+    if query.if_none_match.is_some_and(|condition| condition.matches(&tag)) {
         return Ok(response::plants_not_modified(tag, NOT_NEGOTIATED));
     }
-    Ok(response::plants(body, None, tag.header()))
+    Ok(response::plants(body, None, tag))
 }
