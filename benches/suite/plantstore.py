@@ -47,10 +47,10 @@ def import_plants(context, store, collection):
 class Node:
     """A running server with its default options, but for those given."""
 
-    def __init__(self, context, store, *options, name="node"):
+    def __init__(self, context, store, *options, name="node", prefix=()):
         log = Path(context.directory, f"{name}.log")
         self.began = time.monotonic()
-        self.server = Server([context.program, "serve", "--listen", "127.0.0.1:0", *options], log, env={"PLANTSTORE_STORE": store})
+        self.server = Server([*prefix, context.program, "serve", "--listen", "127.0.0.1:0", *options], log, env={"PLANTSTORE_STORE": store})
         self.address = self.server.wait_for_line("Listening on ")
 
     def target(self, authorizations):

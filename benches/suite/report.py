@@ -4,7 +4,7 @@ import plot
 import targets
 from context import ROOT
 from figures import Result, rounded
-from parts import citus, micro
+from parts import citus, instructions, micro
 
 LATENCIES = ("p50", "p75", "p90", "p99", "p99.9")
 # Contestants in the order of the tables.
@@ -73,7 +73,7 @@ def page(result, plots):
         *picture("sizes-create", "Creates per second against plants in the store"),
         "## Memory", "", *memory_table(result), "", *picture("memory", "Peak resident memory of each server"),
         "## PostgreSQL", "", *postgresql_table(result), "", *picture("database-cpu", "Database CPU per operation on PostgreSQL"),
-        *citus_section(result), *transfer_section(result), *overload_section(result), *micro_section(result),
+        *citus_section(result), *transfer_section(result), *overload_section(result), *micro_section(result), *instructions_section(result),
     ]
     return "\n".join(sections).rstrip() + "\n"
 
@@ -180,6 +180,12 @@ def overload_section(result):
 def micro_section(result):
     rows = [(title, with_spread(result.figure(f"micro/{case}", "us"))) for case, title in micro.CASES.items() if result.has(f"micro/{case}", "us")]
     return ["## Single steps", "", *table(("without HTTP, on an embedded store", "µs"), rows), ""] if rows else []
+
+
+def instructions_section(result):
+    figures = ((title, result.figure(f"instructions/{case}", "instructions")) for case, title in instructions.CASES.items())
+    rows = [(title, f"{figure.median:,.0f}") for title, figure in figures if figure]
+    return ["## Instructions", "", *table(("on an embedded store, counted by callgrind", "user instructions"), rows), ""] if rows else []
 
 
 def make_plots(result):

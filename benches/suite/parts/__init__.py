@@ -1,6 +1,6 @@
 """Parts of the benchmark. Each module has a TITLE and a function `run(context)` that adds measurements to the result."""
 
-from parts import citus, connections, embedded, micro, overload, postgresql, sizes, transfer
+from parts import citus, connections, embedded, instructions, micro, overload, postgresql, sizes, transfer
 
 ALL = {
     "embedded": embedded,
@@ -11,6 +11,7 @@ ALL = {
     "transfer": transfer,
     "overload": overload,
     "micro": micro,
+    "instructions": instructions,
 }
 # Parts of a quick run: those with targets, and the connections.
 QUICK = ("embedded", "connections", "sizes", "postgresql")
