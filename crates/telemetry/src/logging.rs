@@ -278,7 +278,7 @@ pub struct RequestLine<'a> {
 
 impl RequestLine<'_> {
     /// Logs the request, on a terminal as a short line: `21:02:11 POST /plants 200 7.8ms gardener`. It is no event of `tracing`,
-    /// because there is one for every request, and an event takes twice the time.
+    /// because there is one for every request, and an event takes twice the instructions.
     pub fn log(&self, level: Level) {
         let Some(sink) = SINK.get().filter(|sink| level <= sink.level) else { return };
         sink.log(|time, line| {

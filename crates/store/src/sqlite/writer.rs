@@ -238,7 +238,7 @@ pub(crate) fn create_user(transaction: &Transaction<'_>, name: &UserName, now: T
 /// The changes of a transaction. Each of its users gets one new version, which is stored if the list of the user changes.
 pub(crate) struct Changes<'t> {
     transaction: &'t Transaction<'t>,
-    /// Prepared once, because looking a statement up takes as long as executing it.
+    /// Prepared once: looking a statement up for each job took about 650 instructions.
     insert: CachedStatement<'t>,
     select_version: CachedStatement<'t>,
     versions: BTreeMap<UserId, VersionUpdate>,
