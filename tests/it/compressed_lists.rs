@@ -1,16 +1,15 @@
 //! Large lists as gzip, for clients that accept it.
 
-use std::io::{Read, Write as _};
+use std::io::Read;
 use std::net::TcpStream;
 use std::process::Command;
 
 use flate2::read::GzDecoder;
 use rstest::rstest;
-use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::support::http2::Http2;
 use crate::support::tools::{external, succeed};
-use crate::support::{Client, Engine, Response, Store, engine_test, wait_for, wait_until};
+use crate::support::{Engine, Response, Store, engine_test, wait_for, wait_until};
 
 const GZIP: (&str, &str) = ("Accept-Encoding", "gzip");
 const VARY: &str = "Authorization, Accept-Encoding";
@@ -115,19 +114,6 @@ engine_test!(lists_of_several_owners_are_not_compressed, |store: &Store| {
     assert!(decompress(&ada.call("GET", own, &[GZIP], None)) == ada.get(own).body);
 });
 
-/// A connection with a small receive buffer, of whose compressed list only the status is read.
-fn unread_list(client: &Client) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
-    rustix::net::connect(&socket, &client.address).unwrap();
-    let mut stream = TcpStream::from(socket);
-    stream.write_all(&client.bytes("GET", "/plants", &[GZIP], None)).unwrap();
-    let mut status = [0; 12];
-    stream.read_exact(&mut status).unwrap();
-    assert_eq!(&status, b"HTTP/1.1 200");
-    stream
-}
-
 engine_test!(a_slow_reader_holds_no_compressor, |store: &Store| {
     const READERS: usize = 30;
     let token = garden(store, 200_000);
@@ -137,7 +123,7 @@ engine_test!(a_slow_reader_holds_no_compressor, |store: &Store| {
     let ada = server.client(&token);
     assert_eq!(ada.call("GET", "/plants", &[GZIP], None).status, 200);
     let before = server.resident();
-    let _unread: Vec<TcpStream> = (0..READERS).map(|_| unread_list(&ada)).collect();
+    let _unread: Vec<TcpStream> = (0..READERS).map(|_| ada.unread_list(&[GZIP])).collect();
     metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
     // A list that is still being compressed has a compressor, until the buffers of its connection are full.
     wait_until("each reader to hold at most 128 KiB", || {
@@ -149,7 +135,7 @@ engine_test!(a_slow_reader_holds_no_compressor, |store: &Store| {
 engine_test!(a_compressed_list_that_fails_midway_is_cut, |store: &Store| {
     let token = garden(store, 200_000);
     let server = store.serve(&[]);
-    let mut stream = unread_list(&server.client(&token));
+    let mut stream = server.client(&token).unread_list(&[GZIP]);
     store.execute("ALTER TABLE plants RENAME TO gone");
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);

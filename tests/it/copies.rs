@@ -10,7 +10,7 @@ use rstest::rstest;
 use crate::support::transfer::{export, import, lines};
 use crate::support::{
     Client, Cluster, CommandOutput, Engine, JSON, Response, StopOnDrop, Store, TcpProxy, assert_contains, engine_test,
-    runs_on_citus, sqlite_test, tool_test, wait_for, wait_until,
+    engine_tool_test, runs_on_citus, sqlite_test, tool_test, wait_for, wait_until,
 };
 
 fn other(engine: Engine) -> Engine {
@@ -139,10 +139,7 @@ fn assert_serves(store: &Store, [ada, bob]: &[String; 2], tag: &str) {
     assert_eq!(newcomer.ids(), [0_i64; 0], "the new user has an id of their own");
 }
 
-#[rstest]
-#[case::requires_postgres()]
-fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(a_store_moves_to_the_other_engine_and_back, requires_postgres, |store: &Store| {
     let tokens = fill(store);
     let server = store.serve(&[]);
     let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
@@ -163,12 +160,9 @@ fn a_store_moves_to_the_other_engine_and_back(#[values(Engine::Sqlite, Engine::P
     for copied in [&there, &back] {
         assert_serves(copied, &tokens, &tag);
     }
-}
+});
 
-#[rstest]
-#[case::requires_postgres()]
-fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(a_backup_is_a_store_in_one_file, requires_postgres, |store: &Store| {
     let tokens = fill(store);
     let server = store.serve(&[]);
     let tag = server.client(&tokens[0]).get("/plants").header("etag").unwrap().to_owned();
@@ -191,33 +185,32 @@ fn a_backup_is_a_store_in_one_file(#[values(Engine::Sqlite, Engine::Postgres)] e
     std::fs::rename(&file, store.directory().join("plants2.db")).unwrap();
     // A backup can be opened as a store.
     assert!(store.run(&["export", "--store", "sqlite:plants2.db"]).status.success());
-}
+});
 
-#[rstest]
-#[case::requires_postgres()]
-fn numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-) {
-    let store = &Store::new(engine);
-    for user in ["ada", "bob", "gone"] {
-        store.token(user, &[]);
-    }
-    store.run(&["user", "delete", "gone", "--yes"]).success();
-    table(&store.run(&["backup", "b.db"]));
-    let backup = store.directory().join("b.db");
-    for engine in [Engine::Sqlite, Engine::Postgres] {
-        let [copied, restored, further] = std::array::from_fn(|_| Store::new(engine));
-        copy(store, &copied);
-        table(&restored.run(&["restore", backup.to_str().unwrap()]));
-        copy(&restored, &further);
-        for target in [copied, restored, further] {
-            target.token("new", &[]);
-            let new =
-                target.rows("SELECT user_id FROM users WHERE name = 'new' UNION ALL SELECT max(token_id) FROM tokens");
-            assert!(new.iter().all(|number| *number > 3), "user and token: {new:?}");
+engine_tool_test!(
+    numbers_of_deleted_users_and_tokens_are_not_given_out_again_after_a_copy,
+    requires_postgres,
+    |store: &Store| {
+        for user in ["ada", "bob", "gone"] {
+            store.token(user, &[]);
+        }
+        store.run(&["user", "delete", "gone", "--yes"]).success();
+        table(&store.run(&["backup", "b.db"]));
+        let backup = store.directory().join("b.db");
+        for engine in [Engine::Sqlite, Engine::Postgres] {
+            let [copied, restored, further] = std::array::from_fn(|_| Store::new(engine));
+            copy(store, &copied);
+            table(&restored.run(&["restore", backup.to_str().unwrap()]));
+            copy(&restored, &further);
+            for target in [copied, restored, further] {
+                target.token("new", &[]);
+                let new = target
+                    .rows("SELECT user_id FROM users WHERE name = 'new' UNION ALL SELECT max(token_id) FROM tokens");
+                assert!(new.iter().all(|number| *number > 3), "user and token: {new:?}");
+            }
         }
     }
-}
+);
 
 // A restore never mixes the rows of the backup with existing rows.
 engine_test!(target_that_is_not_empty_is_not_overwritten, |store: &Store| {

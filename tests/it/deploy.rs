@@ -8,7 +8,9 @@ use rstest::rstest;
 
 use crate::support::rewriting_proxy::{Reply, RewritingProxy};
 use crate::support::tools::external;
-use crate::support::{CLOSED_ADDRESS, CommandOutput, Engine, Server, Service, Store, TIMEOUT, sqlite_test, wait_for};
+use crate::support::{
+    CLOSED_ADDRESS, CommandOutput, Engine, Server, Service, Store, TIMEOUT, engine_tool_test, sqlite_test, wait_for,
+};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/plantstore.service");
 /// Highest accepted score of `systemd-analyze security`.
@@ -85,10 +87,7 @@ fn allowed_by(unit: &str) -> BTreeSet<String> {
     allowed
 }
 
-#[rstest]
-#[case::requires_strace()]
-fn unit_allows_all_system_calls_of_the_service(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(unit_allows_all_system_calls_of_the_service, requires_strace, |store: &Store| {
     let allowed = allowed_by(&file("deploy/plantstore.service"));
     assert!(allowed.contains("fsync") && !allowed.contains("mount") && !allowed.contains("chroot"));
     let trace = store.directory().join("trace");
@@ -115,7 +114,7 @@ fn unit_allows_all_system_calls_of_the_service(#[values(Engine::Sqlite, Engine::
     // SQLite calls `fchown` only as root, and the unit does not run as root.
     let rejected: Vec<_> = calls.iter().filter(|call| !allowed.contains(**call) && **call != "fchown").collect();
     assert!(rejected.is_empty(), "the unit forbids {rejected:?}");
-}
+});
 
 /// Every variable in the example files is an existing option.
 #[test]

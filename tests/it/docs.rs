@@ -1,8 +1,6 @@
 //! The interactive page of the API documentation.
 
-use rstest::rstest;
-
-use crate::support::{BrowserScript, Engine, Service, Store, assert_snapshot, engine_test};
+use crate::support::{BrowserScript, Service, Store, assert_snapshot, engine_test, engine_tool_test};
 
 engine_test!(page_and_its_files_are_served_by_the_service, |Service { store, server }: &Service| {
     let anonymous = server.anonymous();
@@ -47,11 +45,8 @@ engine_test!(page_and_its_files_are_served_by_the_service, |Service { store, ser
     assert!(!without.anonymous().get("/docs").text().contains(r#"href="/""#));
 });
 
-#[rstest]
-#[case::requires_chromium()]
-fn all_three_operations_can_be_tried_in_a_browser(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(all_three_operations_can_be_tried_in_a_browser, requires_chromium, |store: &Store| {
     let server = store.serve(&[]);
-    let engine = format!("docs-{:?}", store.engine).to_lowercase();
-    BrowserScript::new("docs", &engine, &server, &store.token("ada", &[])).run();
-}
+    let name = format!("docs-{:?}", store.engine).to_lowercase();
+    BrowserScript::new("docs", &name, &server, &store.token("ada", &[])).run();
+});

@@ -4,12 +4,11 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use rstest::rstest;
 use serde_json::json;
 
 use crate::support::tools::assert_declared;
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Service, Store, engine_test, sqlite_test};
+use crate::support::{Engine, Service, Store, engine_test, engine_tool_test, sqlite_test};
 
 // Owners in the order of their bytes, independent of the locale of the database; then ids, as numbers.
 engine_test!(every_plant_is_exported_as_a_line_unchanged, |Service { store, server }: &Service| {
@@ -94,10 +93,7 @@ engine_test!(closed_pipe_is_no_failure, |store: &Store| {
     assert_eq!(stderr(&output), "error: cannot write: No space left on device\n");
 });
 
-#[rstest]
-#[case::requires_script()]
-fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(progress_is_shown_on_a_terminal, requires_script, |store: &Store| {
     import(store, &[], &lines(&["ada"], 10_000));
     assert_declared("script");
     let script = r#"script --quiet --return --command "$1 export > /dev/null" /dev/null"#;
@@ -109,7 +105,7 @@ fn progress_is_shown_on_a_terminal(#[values(Engine::Sqlite, Engine::Postgres)] e
         shown.contains("\r\x1b[Kexported 10,000 plants of 1 user"),
         "the summary replaces the progress bar: {shown:?}"
     );
-}
+});
 
 sqlite_test!(file_that_is_no_store_is_rejected, |store: &Store| {
     let missing = store.run(&["export"]);

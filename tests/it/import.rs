@@ -4,12 +4,10 @@ use std::io::Write;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rstest::rstest;
-
 use crate::support::transfer::{export, feed, import, lines, stderr};
 use crate::support::{
-    Cluster, Engine, StopOnDrop, Store, TcpProxy, assert_snapshot, engine_test, postgres_test, signal, sqlite_test,
-    wait_for, wait_until,
+    Cluster, Engine, StopOnDrop, Store, TcpProxy, assert_snapshot, engine_test, engine_tool_test, postgres_test,
+    signal, sqlite_test, wait_for, wait_until,
 };
 
 /// Returns the error of an import of these bytes, which must fail.
@@ -62,10 +60,7 @@ engine_test!(from_line_after_the_end_and_a_directory_are_errors, |store: &Store|
     assert!(error_of(store, &["."], b"").contains("cannot read .: it is a directory"));
 });
 
-#[rstest]
-#[case::requires_postgres()]
-fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(an_export_can_be_imported_elsewhere, requires_postgres, |store: &Store| {
     let text = lines(&["Zoe", "ada", "Éva"], 3_000).replace("plant 7\"", "Rose \\\"🌵\\\" \\\\\"");
     let reported = import(store, &[], &text);
     assert!(reported.ends_with("stored 9,000 plants, created 3 users\n"), "{reported}");
@@ -86,7 +81,7 @@ fn an_export_can_be_imported_elsewhere(#[values(Engine::Sqlite, Engine::Postgres
         );
         assert_eq!(ada.get("/plants?limit=8").json()[7]["name"], r#"Rose "🌵" \"#);
     }
-}
+});
 
 // Fields in any order, with white space, escapes and unknown fields; lines end with CRLF, LF or the end of the input.
 engine_test!(lines_follow_the_rules_of_bodies, |store: &Store| {

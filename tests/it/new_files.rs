@@ -7,7 +7,9 @@ use std::process::{Command, Output, Stdio};
 use rstest::rstest;
 
 use crate::support::transfer::{export, import, lines};
-use crate::support::{CommandOutput, Engine, Store, StraceCommand, assert_contains, engine_test, tool_test, wait_for};
+use crate::support::{
+    CommandOutput, Engine, Store, StraceCommand, assert_contains, engine_test, engine_tool_test, tool_test, wait_for,
+};
 
 /// The commands that create a file `notes`.
 const COMMANDS: [&[&str]; 2] = [&["backup", "notes"], &["export", "--output", "notes", "--force"]];
@@ -90,10 +92,7 @@ engine_test!(only_a_regular_file_is_replaced, |store: &Store| {
 });
 
 // The last sync is delayed. At that point the partial file exists, and the file with the final name does not.
-#[rstest]
-#[case::requires_strace()]
-fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(a_signal_removes_the_partial_file, requires_strace, |store: &Store| {
     import(store, &[], &lines(&["ada"], 10));
     let [backup, export_to_file] = COMMANDS;
     for (command, name, code) in
@@ -109,7 +108,7 @@ fn a_signal_removes_the_partial_file(#[values(Engine::Sqlite, Engine::Postgres)]
         assert_eq!(files(store, "notes"), [""; 0], "{command:?} {name}");
     }
     assert_eq!(export(store), lines(&["ada"], 10), "the store is unchanged");
-}
+});
 
 engine_test!(concurrent_writers_of_one_file_leave_one_complete_file, |store: &Store| {
     import(store, &[], &lines(&["ada"], 1_000));

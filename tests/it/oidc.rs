@@ -6,11 +6,12 @@ mod rejected;
 mod reports;
 mod users;
 
-use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, now};
-use crate::support::{CommandOutput, Engine, Response, Server, Store, engine_test, sqlite_test, wait_for, wait_until};
+use crate::support::{
+    CommandOutput, Response, Server, Store, engine_test, engine_tool_test, sqlite_test, wait_for, wait_until,
+};
 
 /// Allowed clock skew in seconds.
 const LEEWAY: f64 = 30.0;
@@ -44,10 +45,7 @@ fn lines(server: &Server, words: &str) -> Vec<Value> {
     log.lines().filter(|line| line.contains(words)).map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-#[rstest]
-#[case::requires_openssl()]
-fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(tokens_of_all_three_algorithms_are_accepted, requires_openssl, |store: &Store| {
     let keys = [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d")];
     let issuer = Issuer::start(&keys.each_ref());
     let server = serve(store, &issuer, &[]);
@@ -60,7 +58,7 @@ fn tokens_of_all_three_algorithms_are_accepted(#[values(Engine::Sqlite, Engine::
     assert_eq!(ada.delete(0).status, 204);
     let listed = store.run(&["user", "list", "--json"]).json();
     assert_eq!((&listed[0]["name"], &listed[0]["tokens"], &listed[0]["plants"]), (&"ada".into(), &0.into(), &2.into()));
-}
+});
 
 engine_test!(optional_and_unknown_claims_are_accepted, |store: &Store| {
     let (key, other) = (SigningKey::p256("e"), SigningKey::ed25519("d"));

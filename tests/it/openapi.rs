@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::support::contract::{self, RequestLine, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
 use crate::support::{
-    Engine, JSON, Response, Service, Store, assert_contains, assert_snapshot, engine_test, sqlite_test,
+    JSON, Response, Service, Store, assert_contains, assert_snapshot, engine_test, engine_tool_test, sqlite_test,
 };
 use crate::tokens::ALL_SCOPES;
 
@@ -372,10 +372,7 @@ engine_test!(document_is_public, |Service { store, server }: &Service| {
     assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")));
 });
 
-#[rstest]
-#[case::requires_python()]
-fn schemathesis_finds_no_undocumented_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(schemathesis_finds_no_undocumented_response, requires_python, |store: &Store| {
     // Schemathesis sends many invalid tokens from one address.
     let unlimited = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];
     // A busy machine is not an error of the service.
@@ -428,4 +425,4 @@ fn schemathesis_finds_no_undocumented_response(#[values(Engine::Sqlite, Engine::
     for (kind, warnings) in report["warnings"].as_object().unwrap() {
         assert_eq!(warnings, &Value::Array(Vec::new()), "{kind}: {stderr}");
     }
-}
+});

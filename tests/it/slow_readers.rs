@@ -1,27 +1,11 @@
 //! Clients that do not read their responses: the server uses a bounded amount of memory for each.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
-
-use crate::support::{Client, Server, Store, engine_test, wait_for, wait_until};
+use crate::support::{Server, Store, engine_test, wait_for, wait_until};
 
 /// State in `/proc/net/tcp` of a closed socket whose last bytes the client has not acknowledged.
 const FIN_WAIT1: &str = "04";
-
-/// Requests a list on a connection with a small receive buffer and reads only its first bytes.
-fn unread_list(client: &Client) -> TcpStream {
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_recv_buffer_size(&socket, 4_096).unwrap();
-    rustix::net::connect(&socket, &client.address).unwrap();
-    let mut stream = TcpStream::from(socket);
-    stream.write_all(&client.bytes("GET", "/plants", &[], None)).unwrap();
-    let mut status = [0; 12];
-    stream.read_exact(&mut status).unwrap();
-    assert_eq!(&status, b"HTTP/1.1 200");
-    stream
-}
 
 /// Returns the states of the server's sockets to these clients.
 fn states(server: SocketAddr, clients: &[SocketAddr]) -> Vec<String> {
@@ -55,7 +39,7 @@ fn cut_after(server: &Server) -> u64 {
 engine_test!(little_of_a_list_is_produced_for_a_client_that_does_not_read, |store: &Store| {
     let token = large_list(store);
     let server = store.serve(&["--write-timeout", "1s"]);
-    let client = unread_list(&server.client(&token));
+    let client = server.client(&token).unread_list(&[]);
     let bytes = cut_after(&server);
     assert!(bytes <= 256 * 1024, "{bytes} bytes");
     // The kernel drops the buffered bytes of a client that the server has disconnected.
@@ -74,7 +58,7 @@ engine_test!(a_slow_reader_holds_a_bounded_amount_of_memory, |store: &Store| {
     let ada = server.client(&token);
     assert_eq!(ada.get("/plants").status, 200);
     let before = server.resident();
-    let _unread: Vec<TcpStream> = (0..READERS).map(|_| unread_list(&ada)).collect();
+    let _unread: Vec<TcpStream> = (0..READERS).map(|_| ada.unread_list(&[])).collect();
     metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
     let each = server.resident().saturating_sub(before) / READERS as u64;
     assert!(each <= 128, "{each} KiB each");

@@ -35,7 +35,7 @@ pub(crate) use client::{Client, Connection, JSON};
 pub(crate) use engine::Engine;
 pub(crate) use events::Events;
 pub(crate) use fixture::{
-    Garden, Service, engine_test, one_engine_test, postgres_test, run_on, sqlite_test, tool_test,
+    Garden, Service, engine_test, engine_tool_test, one_engine_test, postgres_test, run_on, sqlite_test, tool_test,
 };
 pub(crate) use history::{Action, History, Operation, Outcome, Summary};
 pub(crate) use metrics::{Metrics, Scrape};

@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
-use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{call, lines, serve, with};
 use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
-use crate::support::{Engine, Stopwatch, Store, assert_snapshot, engine_test, sqlite_test, tool_test, wait_until};
+use crate::support::{
+    Stopwatch, Store, assert_snapshot, engine_test, engine_tool_test, sqlite_test, tool_test, wait_until,
+};
 
 const FAILED: &str = "cannot fetch the issuer's keys";
 const BACK: &str = "the issuer responds again";
@@ -25,10 +26,7 @@ engine_test!(rejected_token_is_verified_again_with_new_keys, |store: &Store| {
     assert_eq!(call(&server, &of_new).status, 200);
 });
 
-#[rstest]
-#[case::requires_openssl()]
-fn new_key_is_accepted_and_a_removed_key_is_rejected(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(new_key_is_accepted_and_a_removed_key_is_rejected, requires_openssl, |store: &Store| {
     let (old, new) = (SigningKey::p256("old"), SigningKey::rsa("new"));
     let issuer = Issuer::start(&[&old]);
     let server = serve(store, &issuer, &[]);
@@ -44,7 +42,7 @@ fn new_key_is_accepted_and_a_removed_key_is_rejected(#[values(Engine::Sqlite, En
     issuer.wait_for_fetch();
     wait_until("the old key to be rejected", || call(&server, &of_old).status == 401);
     assert_eq!(call(&server, &of_new).status, 200);
-}
+});
 
 // The first token of a new key makes the server fetch the keys. Then tokens of the removed key are rejected, although
 // they were cached as valid.
@@ -185,10 +183,7 @@ engine_test!(silent_issuer_delays_no_request_for_long, |store: &Store| {
     assert_eq!(call(&server, &token).status, 200);
 });
 
-#[rstest]
-#[case::requires_openssl()]
-fn certificate_of_the_issuer_is_verified(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(certificate_of_the_issuer_is_verified, requires_openssl, |store: &Store| {
     let key = SigningKey::rsa("r");
     let (authority, other) = (Authority::new(), Authority::new());
     let issuer = Issuer::start_with_tls(&authority, &[&key]);
@@ -208,7 +203,7 @@ fn certificate_of_the_issuer_is_verified(#[values(Engine::Sqlite, Engine::Postgr
     let named = key.token(&with(issuer.claims("ada"), json!({ "iss": elsewhere })));
     assert_eq!(call(&server, &named).error(), 50300);
     server.wait_for_log("not valid for name");
-}
+});
 
 engine_test!(issuer_url_may_have_a_path_and_is_compared_exactly, |store: &Store| {
     let key = SigningKey::ed25519("d");

@@ -1,17 +1,13 @@
 //! Tokens that are forged, malformed, signed by another key, or not for this service.
 
 use ring::hmac;
-use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{LEEWAY, call, serve, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey, encode, now};
-use crate::support::{Engine, Store, assert_contains};
+use crate::support::{Store, assert_contains, engine_tool_test};
 
-#[rstest]
-#[case::requires_openssl()]
-fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(every_invalid_token_gets_the_same_response, requires_openssl, |store: &Store| {
     let keys = [SigningKey::rsa("r"), SigningKey::p256("e"), SigningKey::ed25519("d")];
     let issuer = Issuer::start(&keys.each_ref());
     let server = serve(store, &issuer, &["--auth-failure-burst", "100000", "--max-header-bytes", "65536"]);
@@ -34,7 +30,7 @@ fn every_invalid_token_gets_the_same_response(#[values(Engine::Sqlite, Engine::P
     for key in &keys {
         assert_eq!(call(&server, &key.token(&claims)).status, 200, "valid tokens of the issuer are accepted");
     }
-}
+});
 
 /// Returns tokens that an attacker can create from public data, without the issuer's private key.
 fn forged(key: &SigningKey, claims: &Value) -> Vec<(String, String)> {

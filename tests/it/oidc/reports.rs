@@ -2,21 +2,17 @@
 
 use std::time::Instant;
 
-use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{call, lines, serve, with};
 use crate::support::issuer::{AUDIENCE, Issuer, SigningKey};
-use crate::support::{Engine, Store, engine_test, wait_until};
+use crate::support::{Store, engine_test, engine_tool_test, wait_until};
 
 const SKIPPED: &str = "issuer key skipped";
 const OPAQUE: &str = "it is neither a JWT nor a token of this service";
 const AUDIENCE_WRONG: &str = "its `aud` does not contain --oidc-audience";
 
-#[rstest]
-#[case::requires_openssl()]
-fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine::Postgres)] engine: Engine) {
-    let store = &Store::new(engine);
+engine_tool_test!(a_skipped_key_is_logged_once_with_its_reason, requires_openssl, |store: &Store| {
     let key = SigningKey::p256("good");
     let skipped = |id: &str, others: Value| with(SigningKey::p256(id).jwk, others);
     let unusable = [
@@ -49,7 +45,7 @@ fn a_skipped_key_is_logged_once_with_its_reason(#[values(Engine::Sqlite, Engine:
     issuer.publish_jwks(published.into_iter().skip(1).collect());
     wait_until("a warning about the new key set", || lines(&server, SKIPPED).len() > unusable.len());
     wait_until("all warnings about the new key set", || lines(&server, SKIPPED).len() == 2 * unusable.len() - 1);
-}
+});
 
 engine_test!(wrong_audience_is_logged_with_the_value_found_once_a_minute, |store: &Store| {
     let key = SigningKey::p256("e");

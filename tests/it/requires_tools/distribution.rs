@@ -1,5 +1,6 @@
 //! Databases that are distributed over workers of Citus. `scripts/distributed` compiles and runs these tests.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::support::{
@@ -157,38 +158,21 @@ fn role_that_does_not_own_the_tables_can_write() {
     node.wait_for_log("writes use distributed tables");
 }
 
-/// Starts with one shard, which is split so that a new worker gets a half of it.
-#[test]
-fn splitting_a_shard_under_load_loses_nothing() {
-    let cluster = Cluster::start(&[]);
-    let [first, second] = cluster.workers() else { panic!("two workers") };
-    let store = Store::with_workers(&cluster, &[first.address()]);
-    store
-        .execute("SELECT alter_distributed_table('plantstore.plants', shard_count := 1, cascade_to_colocated := true)");
+/// Adds a worker while two nodes serve a workload, and then calls `change` with a function that waits for further writes. The
+/// history must be linearizable, and every outcome known.
+#[track_caller]
+fn under_load_with_a_new_worker(store: &Store, worker: SocketAddr, change: impl FnOnce(&dyn Fn())) {
     let nodes = [store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"])];
-    let workload = load(&store, &nodes);
+    let workload = load(store, &nodes);
     let history = History::new();
+    let wait_for_writes = || {
+        let enough = history.acknowledged() + 200;
+        wait_until("writes", || history.acknowledged() > enough);
+    };
     workload.run(&history, || {
-        wait_until("writes", || history.acknowledged() > 200);
-        let address = second.address();
-        store.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
-        store.execute("SELECT replicate_reference_tables()");
-        store.execute(
-            "SELECT citus_split_shard_by_split_points(shardid, ARRAY['0'], (
-               SELECT array_agg(nodeid::integer ORDER BY nodeid) FROM pg_dist_node WHERE shouldhaveshards), 'block_writes')
-             FROM pg_dist_shard WHERE logicalrelid = 'plantstore.plants'::regclass",
-        );
-        let enough = history.acknowledged() + 200;
-        wait_until("writes", || history.acknowledged() > enough);
-        // The nodes have found the new worker.
-        wait_for("statements on the new worker", || {
-            let served = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore'";
-            let counts = store.rows(&format!("SELECT sum(result::integer) FROM run_command_on_workers($${served}$$)
-               WHERE nodeport = {}", address.port()));
-            (counts[0] > 1).then_some(())
-        });
-        let enough = history.acknowledged() + 200;
-        wait_until("writes", || history.acknowledged() > enough);
+        wait_for_writes();
+        store.execute(&format!("SELECT citus_add_node('{}', {})", worker.ip(), worker.port()));
+        change(&wait_for_writes);
     });
     wait_until("no prepared transactions", || store.prepared_transactions() == 0);
     history.settle(history.now());
@@ -197,28 +181,46 @@ fn splitting_a_shard_under_load_loses_nothing() {
     assert_eq!(summary.unknown, 0, "{summary:?}");
 }
 
+/// Starts with one shard, which is split so that a new worker gets a half of it.
+#[test]
+fn splitting_a_shard_under_load_loses_nothing() {
+    let cluster = Cluster::start(&[]);
+    let [first, second] = cluster.workers() else { panic!("two workers") };
+    let store = Store::with_workers(&cluster, &[first.address()]);
+    store
+        .execute("SELECT alter_distributed_table('plantstore.plants', shard_count := 1, cascade_to_colocated := true)");
+    under_load_with_a_new_worker(&store, second.address(), |wait_for_writes| {
+        store.execute("SELECT replicate_reference_tables()");
+        store.execute(
+            "SELECT citus_split_shard_by_split_points(shardid, ARRAY['0'], (
+               SELECT array_agg(nodeid::integer ORDER BY nodeid) FROM pg_dist_node WHERE shouldhaveshards), 'block_writes')
+             FROM pg_dist_shard WHERE logicalrelid = 'plantstore.plants'::regclass",
+        );
+        wait_for_writes();
+        // The nodes have found the new worker.
+        wait_for("statements on the new worker", || {
+            let served = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore'";
+            let counts = store.rows(&format!(
+                "SELECT sum(result::integer) FROM run_command_on_workers($${served}$$)
+               WHERE nodeport = {}",
+                second.address().port()
+            ));
+            (counts[0] > 1).then_some(())
+        });
+        wait_for_writes();
+    });
+}
+
 #[test]
 fn rebalancing_to_a_new_worker_under_load_loses_nothing() {
     let cluster = Cluster::start(&[]);
     let [first, second] = cluster.workers() else { panic!("two workers") };
     let store = Store::with_workers(&cluster, &[first.address()]);
-    let nodes = [store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"])];
-    let workload = load(&store, &nodes);
-    let history = History::new();
-    workload.run(&history, || {
-        wait_until("writes", || history.acknowledged() > 200);
-        let address = second.address();
-        store.execute(&format!("SELECT citus_add_node('{}', {})", address.ip(), address.port()));
+    under_load_with_a_new_worker(&store, second.address(), |wait_for_writes| {
         store.execute("SELECT citus_rebalance_start()");
         store.execute("SELECT citus_rebalance_wait()");
-        let enough = history.acknowledged() + 200;
-        wait_until("writes", || history.acknowledged() > enough);
+        wait_for_writes();
     });
-    wait_until("no prepared transactions", || store.prepared_transactions() == 0);
-    history.settle(history.now());
-    workload.record_final_lists(&history);
-    let summary = history.check().expect("a linearizable history");
-    assert_eq!(summary.unknown, 0, "{summary:?}");
     let shards = store.rows(
         "SELECT count(*) FROM pg_dist_placement JOIN pg_dist_shard USING (shardid)
          WHERE logicalrelid = 'plantstore.plants'::regclass GROUP BY groupid ORDER BY groupid",

@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
 use super::TIMEOUT;
 use super::contract::{self, PendingRequests};
 use super::response::Response;
@@ -239,6 +241,20 @@ impl Client {
     pub(crate) fn plant(&self, id: i64, name: &str) {
         let response = self.post(serde_json::json!({ "id": id, "name": name }).to_string());
         assert_eq!(response.status, 200, "{}", response.text());
+    }
+
+    /// Requests a list on a connection with a small receive buffer and reads only its first bytes.
+    #[track_caller]
+    pub(crate) fn unread_list(&self, headers: &[(&str, &str)]) -> TcpStream {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        sockopt::set_socket_recv_buffer_size(&socket, 4_096).expect("a buffer size");
+        rustix::net::connect(&socket, &self.address).expect("a connection");
+        let mut stream = TcpStream::from(socket);
+        stream.write_all(&self.bytes("GET", "/plants", headers, None)).expect("a request");
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).expect("a status");
+        assert_eq!(&status, b"HTTP/1.1 200");
+        stream
     }
 
     /// Returns the ids of all plants, in the order of the list.

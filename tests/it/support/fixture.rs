@@ -97,6 +97,29 @@ macro_rules! engine_test {
 }
 pub(crate) use engine_test;
 
+/// Defines a test like [`engine_test`] that starts an installed program:
+/// `engine_tool_test!(name, requires_strace, |…| { … })` is called `name::requires_strace::on_sqlite` and `…::on_postgres`.
+macro_rules! engine_tool_test {
+    ($name:ident, $tool:ident, $test:expr) => {
+        fn $name(engine: $crate::support::Engine) {
+            $crate::support::run_on(engine, &[], $test);
+        }
+        mod $name {
+            mod $tool {
+                #[test]
+                fn on_sqlite() {
+                    super::super::$name($crate::support::Engine::Sqlite);
+                }
+                #[test]
+                fn on_postgres() {
+                    super::super::$name($crate::support::Engine::Postgres);
+                }
+            }
+        }
+    };
+}
+pub(crate) use engine_tool_test;
+
 /// Defines a test like [`engine_test`] that runs on SQLite only: it is called `name::on_sqlite`.
 macro_rules! sqlite_test {
     ($name:ident, $($options_and_test:expr),+) => {
