@@ -194,4 +194,20 @@ mod tests {
         assert!((KEYS_MAX / 2..=KEYS_MAX).contains(&buckets), "{buckets}");
         assert!(limiter.take(greedy, now).is_err(), "an empty bucket is not evicted");
     }
+
+    #[test]
+    fn full_buckets_are_evicted_first() {
+        let limiter = limiter("1/s", 10);
+        let mut now = Instant::now();
+        for key in 0..2 * KEYS_MAX as u64 {
+            now += Duration::from_nanos(1);
+            assert!(limiter.take(key, now).is_ok());
+        }
+        now += Duration::from_secs(1);
+        let in_use = || (0..KEYS_MAX as u64 / 2).map(|key| u64::MAX - key);
+        for left in [9, 8] {
+            let levels = in_use().map(|key| limiter.take(key, now).map(|level| level.left));
+            assert!(levels.eq(in_use().map(|_| Ok(left))), "none of them was evicted");
+        }
+    }
 }
