@@ -14,8 +14,10 @@ const IS_COMPRESSED: usize = 8;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
+    #[expect(clippy::disallowed_methods, reason = "set by Cargo")]
+    let directory = std::env::var("OUT_DIR")?;
     for name in FILES {
-        let path = Path::new(&std::env::var("OUT_DIR")?).join(name);
+        let path = Path::new(&directory).join(name);
         std::fs::write(path, unpack(&format!("/dist/{name}")).ok_or("not in the archive")??)?;
     }
     Ok(())

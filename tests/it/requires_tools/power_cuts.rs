@@ -38,7 +38,7 @@ impl Write {
         let headers = [("Idempotency-Key", &*quoted), ("X-Request-Id", &self.key), JSON];
         let body = self.after.as_ref().map(|name| format!(r#"{{"id":{},"name":"{name}"}}"#, self.id));
         let headers = if body.is_some() { &headers[..] } else { &headers[..2] };
-        client.call(self.method, &path, headers, body.as_ref().map(|body| body.as_bytes())).status
+        client.call(self.method, &path, headers, body.as_ref().map(String::as_bytes)).status
     }
 
     fn status(&self) -> u16 {

@@ -118,12 +118,12 @@ impl RecordedDisk {
         for (ended, line) in trace.lines().enumerate() {
             let (process, call) = line.split_once(' ').expect("a process and a call");
             let call = call.trim_start();
-            if let Some(begin) = call.strip_suffix(" <unfinished ...>") {
-                unfinished.insert(process, (ended, begin.to_owned()));
+            if let Some(first) = call.strip_suffix(" <unfinished ...>") {
+                unfinished.insert(process, (ended, first.to_owned()));
             } else if let Some(rest) = call.strip_prefix("<... ") {
-                let (begun, begin) = unfinished.remove(process).expect("the beginning of a call");
+                let (begun, first) = unfinished.remove(process).expect("the beginning of a call");
                 let rest = rest.split_once(" resumed>").expect("the rest of a call").1;
-                calls.push((Span { begun, ended }, begin + rest));
+                calls.push((Span { begun, ended }, first + rest));
             } else if !call.starts_with("+++") && !call.starts_with("---") {
                 calls.push((Span { begun: ended, ended }, call.to_owned()));
             }
