@@ -425,3 +425,42 @@ impl WriteMetrics {
             .sample(&[("outcome", "unknown".into())], self.unknown.get());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plants::InFlightKeys;
+
+    const ADA: UserId = UserId::new(1);
+
+    fn delete(id: i64, key: Option<Box<ClaimedKey>>) -> impl FnOnce(Reply) -> Job {
+        let context = WriteContext { user: ADA, owner: ADA };
+        move |reply| Job::Write { context, write: PlantWrite::Delete(PlantId::new(id)), key, reply }
+    }
+
+    #[tokio::test]
+    async fn abandoned_write_never_begins_and_leaves_its_key_free_for_a_retry() {
+        let (queue, mut jobs) = WriteQueue::new(2, Timeouts::both(Duration::from_millis(20)));
+        let keys = InFlightKeys::default();
+        let claim = || {
+            let rejection = StoredError { code: 40400, message: String::new() };
+            keys.claim(ADA, IdempotencyKey { hash: [1; 32], fingerprint: [2; 32], success_status: 204, rejection })
+        };
+        let key = claim().ok();
+        assert!(matches!(queue.write(ADA, delete(1, key)).await, Err(StoreError::Unavailable(_))));
+        let claimed = claim().expect("a free key");
+        let abandoned = jobs.try_recv().expect("the job");
+        assert!(!abandoned.begin());
+        drop(abandoned);
+        assert!(claim().is_err(), "the end of an abandoned job does not release the key of another");
+        let begin = async {
+            let job = jobs.recv().await.expect("the job");
+            assert!(job.begin());
+            std::future::pending::<()>().await;
+            drop(job);
+        };
+        let write = queue.write(ADA, delete(2, Some(claimed)));
+        let unknown = tokio::select! { result = write => result, () = begin => unreachable!() };
+        assert!(matches!(unknown, Err(StoreError::OutcomeUnknown(_))), "{unknown:?}");
+    }
+}
