@@ -86,7 +86,7 @@ impl Writer {
         [self.commit_lock.lock().await, turn]
     }
 
-    /// Closes the queue and waits until all queued jobs have replies.
+    /// Closes the queue and waits until all queued jobs are executed. Their replies are sent by tasks of the runtime.
     pub(super) async fn finish(&self) {
         self.queue.stop().await;
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take();
