@@ -46,7 +46,7 @@ struct Entry {
     file: Option<usize>,
 }
 
-/// What the disk has done with calls that no sync covers.
+/// State of the calls that no sync covers.
 #[derive(Clone, Copy)]
 enum Unsynced {
     Lost,
