@@ -105,11 +105,12 @@ impl RecordedDisk {
 
     /// Adds the calls of a trace, once it is complete.
     pub(crate) fn replay(mut self, process: u32, trace: &Path) -> Self {
-        let last = [format!("{process} +++ exited"), format!("{process} +++ killed")];
+        let process = process.to_string();
         let trace = wait_for("the end of the trace", || {
             let trace = fs::read_to_string(trace).unwrap_or_default();
-            let end = trace.lines().next_back()?;
-            last.iter().any(|last| end.starts_with(last)).then_some(trace)
+            // Short process ids are followed by several spaces.
+            let (last, call) = trace.lines().next_back()?.split_once(' ')?;
+            (last == process && call.trim_start().starts_with("+++ ")).then_some(trace)
         });
         let mut names = self.base.clone();
         let mut positions = HashMap::new();
