@@ -1,11 +1,13 @@
 //! Users of the issuer: created at the first use of a token.
 
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::{call, serve, with};
 use crate::support::issuer::{Issuer, SigningKey};
 use crate::support::{
-    Client, CommandOutput, Store, assert_contains, engine_test, postgres_test, retry_while_unavailable, wait_until,
+    Client, CommandOutput, Events, Store, assert_contains, engine_test, postgres_test, retry_while_unavailable,
+    wait_until,
 };
 
 engine_test!(user_is_created_once_at_the_first_use, |store: &Store| {
@@ -53,6 +55,29 @@ engine_test!(deleted_user_with_a_valid_token_is_created_again, |store: &Store| {
     });
     assert_eq!(ada.ids(), [2], "the new user has no plants of the deleted one");
     assert_eq!(store.users(), ["ada"]);
+});
+
+engine_test!(stream_of_events_ends_with_the_token_of_the_issuer, |store: &Store| {
+    let key = SigningKey::ed25519("d");
+    let issuer = Issuer::start(&[&key]);
+    let server = serve(store, &issuer, &[]);
+    let lasting = server.client(&key.token(&issuer.claims("ada")));
+    let (mut of_lasting, first) = Events::of(&lasting);
+    // Long enough to open the stream on a busy machine.
+    let end = Timestamp::now().as_second() + 10;
+    let expiring = server.client(&key.token(&with(issuer.claims("ada"), json!({ "exp": end }))));
+    let (mut of_expiring, _) = Events::of(&expiring);
+    lasting.plant(1, "Rose");
+    of_lasting.wait_for_current(&lasting, "/plants", &first);
+    while of_expiring.next().is_some() {}
+    assert!(Timestamp::now().as_second() >= end, "the stream has ended before its token");
+    assert_eq!(expiring.get("/plants").error(), 40101);
+    store.run(&["user", "delete", "--yes", "ada"]).success();
+    // A user with a valid token is created again, without plants.
+    wait_until("a list without plants", || {
+        let tag = of_lasting.next().expect("an event");
+        lasting.ids().is_empty() && lasting.call("GET", "/plants", &[("If-None-Match", &tag)], None).status == 304
+    });
 });
 
 engine_test!(claim_of_the_user_name_is_an_option, |store: &Store| {

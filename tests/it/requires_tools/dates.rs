@@ -1,10 +1,10 @@
-//! The `Date` header field follows the wall-clock time, also when the clock is set back.
+//! Clocks: the `Date` header field follows the wall-clock time, also when it is set back, and a stream of events ends after an hour.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use crate::support::http2::Http2;
-use crate::support::{Response, Server, Store, sqlite_test, wait_for, wait_until};
+use crate::support::{Events, Response, Server, Store, sqlite_test, wait_for, wait_until};
 
 /// Path of the `faketime` library on Debian.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
@@ -13,19 +13,25 @@ const AHEAD: Duration = Duration::from_secs(2 * 60 * 60);
 /// Largest difference between a `Date`, which has whole seconds, and the clock when the response is checked.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
-/// Starts a server whose clock is ahead by the number of seconds in a file. `faketime` reads the file whenever the
+/// Clocks that a server reads from a file.
+#[derive(PartialEq, Eq)]
+enum Clocks {
+    WallClock,
+    /// Also the one that timeouts use.
+    All,
+}
+
+/// Starts a server whose clocks are ahead by the number of seconds in a file. `faketime` reads the file whenever the
 /// server reads the clock.
-fn serve_with_clock(store: &Store, file: &Path) -> Server {
+fn serve_with(clocks: &Clocks, store: &Store, file: &Path) -> Server {
     let library = ["/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1", LIBRARY];
     let library = library.into_iter().find(|library| Path::new(library).exists());
     let library = library.expect("libfaketime, which scripts/test installs");
     let mut command = store.command(&["serve", "--listen", "127.0.0.1:0", "--no-first-token"]);
-    command
-        .env("LD_PRELOAD", library)
-        .env("FAKETIME_TIMESTAMP_FILE", file)
-        .env("FAKETIME_NO_CACHE", "1")
-        .env("DONT_FAKE_MONOTONIC", "1")
-        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", file).env("FAKETIME_NO_CACHE", "1");
+    if *clocks == Clocks::WallClock {
+        command.env("DONT_FAKE_MONOTONIC", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
     Server::start(command)
 }
 
@@ -55,7 +61,7 @@ fn responses(server: &Server) -> Vec<Response> {
 sqlite_test!(date_follows_a_clock_that_is_set_back, |store: &Store| {
     let file = store.directory().join("clock");
     set_ahead(&file, AHEAD);
-    let server = serve_with_clock(store, &file);
+    let server = serve_with(&Clocks::WallClock, store, &file);
     let dated = wait_for("dates of the future", || {
         Some(responses(&server)).filter(|all| all.iter().all(|response| is_dated(response, AHEAD)))
     });
@@ -66,4 +72,21 @@ sqlite_test!(date_follows_a_clock_that_is_set_back, |store: &Store| {
     wait_until("dates of the present", || responses(&server).iter().all(|response| is_dated(response, Duration::ZERO)));
     set_ahead(&file, AHEAD);
     wait_until("dates of the future", || responses(&server).iter().all(|response| is_dated(response, AHEAD)));
+});
+
+sqlite_test!(stream_of_events_ends_after_an_hour, |store: &Store| {
+    let file = store.directory().join("clock");
+    set_ahead(&file, Duration::ZERO);
+    let server = serve_with(&Clocks::All, store, &file);
+    let ada = server.client(&store.token("ada", &[]));
+    let (mut events, mut last) = Events::of(&ada);
+    // A change wakes the stream, which then reads the clock. The random part of its time is less than 6 minutes.
+    for (minute, id) in [(30, 1), (53, 2)] {
+        set_ahead(&file, Duration::from_secs(minute * 60));
+        ada.plant(id, "Rose");
+        last = events.wait_for_current(&ada, "/plants", &last);
+    }
+    set_ahead(&file, Duration::from_secs(61 * 60));
+    ada.plant(3, "Rose");
+    assert_eq!(events.next(), None);
 });
