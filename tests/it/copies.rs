@@ -437,7 +437,7 @@ tool_test!(backup_to_a_full_disk_leaves_no_file, requires_unshare, |store: &Stor
 #[rstest]
 #[case::requires_postgres()]
 fn files_of_earlier_releases_are_restored() {
-    for release in ["0.1.0", "0.3.0", "0.6.0"] {
+    for release in ["0.1.0", "0.3.0", "0.6.0", "0.7.0"] {
         let store = Store::new(Engine::Sqlite);
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
         let file = files.join(format!("{release}.db"));
