@@ -33,7 +33,7 @@ postgres_test!(key_in_flight_on_one_node_is_in_flight_on_all, |store: &Store| {
         assert_replays(&response, &post(client, "k1", &plant(1, "Rose")));
         assert_eq!(post(client, "k1", &plant(1, "Fern")).error(), 42200);
     }
-    wait_until("the locks to be released", || store.rows(LOCKS) == [0]);
+    wait_until("the locks to be released", || store.rows_of_servers(LOCKS).is_empty());
 });
 
 // A client that has a response gets it again from every node, without 40901 for a lock that is about to be released.
@@ -53,14 +53,14 @@ postgres_test!(killed_node_releases_its_keys, |store: &Store| {
     let held = store.hold_writes();
     // Both requests go to the same node, so this node holds the key.
     let cut = in_flight(&one, &one, create_bytes("k1", plant(1, "Rose")));
-    wait_until("the lock of the key", || store.rows(LOCKS) == [1]);
+    wait_until("the lock of the key", || store.rows_of_servers(LOCKS) == [1]);
     assert_eq!(post(&other, "k1", &plant(1, "Rose")).error(), 40901);
     node.kill();
     drop(cut);
-    wait_until("the locks to be released", || store.rows(LOCKS) == [0]);
+    wait_until("the locks to be released", || store.rows_of_servers(LOCKS).is_empty());
     let mut second = other.connect();
     second.send(create_bytes("k1", plant(1, "Rose"))(&other));
-    wait_until("the second request to hold the lock", || store.rows(LOCKS) == [1]);
+    wait_until("the second request to hold the lock", || store.rows_of_servers(LOCKS) == [1]);
     drop(held);
     let response = second.read_response(false);
     assert!(response.status == 200 && !is_replayed(&response), "{}", response.wire());
@@ -102,7 +102,7 @@ fn keys_of_a_lost_node_are_released_within_seconds() {
     let store = Store::new(Engine::Postgres);
     let (_nodes, [one, _]) = two_nodes(&store);
     assert_eq!(post(&one, "k1", &plant(1, "Rose")).status, 200);
-    let port = wait_for("the connection that holds the locks", || store.rows(HOLDER).first().copied());
+    let port = wait_for("the connection that holds the locks", || store.rows_of_servers(HOLDER).first().copied());
     // The kernel shows the timer of the server's socket: 02 means keepalive, and the time is in hundredths of a second.
     let from = format!(":{port:04X} 01 ");
     let timer = wait_for("the keepalive timer", || {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::support::{
-    CLOSED_ADDRESS, Cluster, History, JSON, Server, Service, Store, Workload, postgres_test, wait_for, wait_until,
+    CLOSED_ADDRESS, Cluster, CommandOutput, History, JSON, Server, Service, Store, Workload, postgres_test, wait_for,
+    wait_until,
 };
 
 /// Returns a workload of ten users on these nodes.
@@ -138,6 +139,86 @@ fn loss_of_the_coordinator_under_load_loses_nothing() {
     workload.record_final_lists(&history);
     let summary = history.check().expect("a linearizable history");
     assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
+}
+
+/// The certificate of each server is from another authority.
+#[test]
+fn workers_are_reached_with_the_tls_settings_of_the_url() {
+    const SESSIONS: &str = "
+        SELECT ssl::integer FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+        WHERE application_name = 'plantstore' AND datname = current_database()";
+    let cluster = Cluster::start(&["ssl=on"]);
+    let store = Store::distributed(&cluster);
+    let authority =
+        |server: &Cluster| std::fs::read_to_string(server.data_directory().join("root.crt")).expect("a file");
+    let file = store.directory().join("authorities.pem");
+    let url = format!("{}?sslmode=verify-full&sslrootcert={}", store.url(), file.display());
+    let database = &store.texts("SELECT current_database()")[0];
+    for (id, authorities, unreachable) in
+        [(1, cluster.servers().map(authority).collect::<String>(), 0), (2, authority(&cluster), 2)]
+    {
+        std::fs::write(&file, authorities).expect("a file");
+        let node = store.serve(&["--log-level", "warn", "--store", &url]);
+        for user in ["ada", "bob", "cyd", "dan", "eve", "fay"] {
+            let client = node.client(&store.token(user, &[]));
+            client.plant(id, "Rose");
+            assert_eq!(client.ids(), (1..=id).collect::<Vec<i64>>());
+        }
+        // A worker whose certificate is not trusted gets no password: its users are served through the coordinator.
+        assert_eq!(node.log().matches("cannot connect to a worker").count(), unreachable, "{}", node.log());
+        for worker in cluster.workers() {
+            let sessions = worker.psql(database, SESSIONS);
+            assert_eq!(sessions.is_empty(), unreachable > 0, "{sessions}");
+            assert!(sessions.lines().all(|is_encrypted| is_encrypted == "1"), "{sessions}");
+        }
+        assert_eq!(node.stop().code(), Some(0));
+    }
+}
+
+/// 0.6.0 distributed a database over 32 shards, and its nodes have a row of `writers` on the coordinator. Here sessions execute their
+/// statements.
+#[test]
+fn database_of_the_previous_release_is_migrated_while_its_nodes_write() {
+    let cluster = Cluster::start(&[]);
+    let store = Store::distributed(&cluster);
+    let token = store.token("ada", &[]);
+    store.execute("SELECT alter_distributed_table('plants', shard_count := 32, cascade_to_colocated := true)");
+    store.execute(
+        "ALTER TABLE shares_by_name DROP COLUMN grantee_id, DROP COLUMN declined_at;
+         DELETE FROM schema_versions WHERE version > 3",
+    );
+    // As far as the commit.
+    let create_by_previous_release = |id: i64| {
+        store.hold(&format!(
+            "BEGIN;
+             INSERT INTO writers (writer_id, commit_id, seen_at) VALUES (1, {id}, 0)
+             ON CONFLICT (writer_id) DO UPDATE SET commit_id = excluded.commit_id;
+             UPDATE collections SET version = version + 1 WHERE user_id = ANY('{{1}}'::bigint[]);
+             INSERT INTO plants (user_id, plant_id, name, version)
+             SELECT collections.user_id, batch.plant_id, 'Rose', collections.version
+             FROM unnest('{{1}}'::bigint[], '{{{id}}}'::bigint[]) AS batch (user_id, plant_id)
+             JOIN collections ON collections.user_id = batch.user_id WHERE collections.user_id = ANY('{{1}}'::bigint[])"
+        ))
+    };
+    let mut before = create_by_previous_release(1);
+    store.run(&["migrate"]).success();
+    let node = store.serve(&["--log-level", "warn"]);
+    let ada = node.client(&token);
+    assert_eq!(ada.ids(), [0_i64; 0]);
+    std::thread::scope(|scope| {
+        // Waits for the other transaction of the same user.
+        let created = scope.spawn(|| ada.plant(2, "Fern"));
+        wait_until("a lock", || !store.rows_of_servers("SELECT 1 FROM pg_locks WHERE NOT granted").is_empty());
+        before.send("COMMIT");
+        before.finish();
+        created.join().expect("a response");
+    });
+    assert_eq!(ada.ids(), [1, 2]);
+    let mut after = create_by_previous_release(3);
+    after.send("COMMIT");
+    after.finish();
+    assert_eq!(ada.ids(), [1, 2, 3]);
+    assert_eq!(node.log(), "");
 }
 
 /// Only the owner may lock the shards, so the node writes to the distributed tables.

@@ -133,9 +133,9 @@ fn settle(history: &History, store: &Store) {
 
 /// Returns true while the database executes a statement or has an open transaction of any node.
 fn is_active(store: &Store) -> bool {
-    const ACTIVE: &str = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plantstore' \
+    const ACTIVE: &str = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'plantstore' \
                            AND datname = current_database() AND state <> 'idle'";
-    store.rows(ACTIVE) != [0] || store.prepared_transactions() != 0
+    !store.rows_of_servers(ACTIVE).is_empty() || store.prepared_transactions() != 0
 }
 
 /// Returns the response, which must arrive within [`RESPONSE_LIMIT`].

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::tools::assert_declared;
@@ -21,7 +21,7 @@ pub(crate) struct Cluster {
     tools: PathBuf,
     directory: PathBuf,
     data: PathBuf,
-    port: u16,
+    port: AtomicU16,
     databases: AtomicUsize,
     /// Workers of Citus, if the tests run on it.
     workers: Vec<Cluster>,
@@ -67,7 +67,7 @@ impl Cluster {
             tools,
             directory,
             data,
-            port,
+            port: AtomicU16::new(port),
             databases: AtomicUsize::new(0),
             workers: Vec::new(),
             template: OnceLock::new(),
@@ -77,11 +77,11 @@ impl Cluster {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.port.load(Ordering::Relaxed)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        (Ipv4Addr::LOCALHOST, self.port()).into()
     }
 
     pub(crate) fn data_directory(&self) -> &Path {
@@ -137,7 +137,8 @@ impl Cluster {
         }
     }
 
-    fn servers(&self) -> impl Iterator<Item = &Self> {
+    /// Returns this server and, on Citus, the workers.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.workers)
     }
 
@@ -220,7 +221,14 @@ impl Cluster {
         let mut supervisor = self.supervisor.lock().expect("the supervisor");
         assert!(ended(supervisor.server), "the server is still running");
         // A connection of another process may use the port meanwhile.
-        wait_until("the port of the database server", || supervisor.run(&self.data, self.port));
+        wait_until("the port of the database server", || supervisor.run(&self.data, self.port()));
+    }
+
+    /// Starts the server again after it has ended, with the same data and another port, as a failover does.
+    #[cfg(feature = "citus")]
+    pub(crate) fn restart_elsewhere(&self) {
+        self.port.store(free_port(), Ordering::Relaxed);
+        self.restart();
     }
 
     /// Stops all processes of the server with SIGSTOP. Connections stay open and get no response.
@@ -253,7 +261,7 @@ impl Cluster {
             .arg("300")
             .arg(self.tools.join("psql"))
             .args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database])
-            .args(["-p", &self.port.to_string(), "-h"])
+            .args(["-p", &self.port().to_string(), "-h"])
             .arg(&self.directory)
             .env("PGOPTIONS", "-c search_path=plantstore,pg_temp")
             .stdin(Stdio::piped())

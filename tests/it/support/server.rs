@@ -21,6 +21,17 @@ const STORE_TIMEOUT: &str = "60s";
 /// Shards of a table on Citus.
 const CITUS_SHARDS: usize = 8;
 
+/// Locks the tables of all shards on a server of Citus. Nodes use these tables, so a lock of the distributed table is not enough.
+const LOCK_SHARDS: &str = "
+    SET citus.enable_manual_changes_to_shards = on;
+    BEGIN;
+    DO $$ DECLARE id bigint; BEGIN
+      FOR id IN SELECT shardid FROM pg_dist_shard JOIN pg_dist_placement USING (shardid) JOIN pg_dist_local_group USING (groupid)
+                WHERE logicalrelid = 'plantstore.collections'::regclass LOOP
+        EXECUTE format('LOCK TABLE plantstore.collections_%s IN EXCLUSIVE MODE', id);
+      END LOOP;
+    END $$";
+
 /// Temporary directory of a test and, with PostgreSQL, a database. The directory is removed at the end of the test.
 pub(crate) struct Store<'a> {
     pub(crate) engine: Engine,
@@ -185,10 +196,17 @@ impl<'a> Store<'a> {
         cluster.psql(name, statements)
     }
 
-    /// Returns the number of transactions on workers of Citus that are neither committed nor rolled back.
+    /// Returns the first column of a query as integers, from all servers of the database: on Citus also from the workers.
+    #[track_caller]
+    pub(crate) fn rows_of_servers(&self, statement: &str) -> Vec<i64> {
+        let Database { cluster, name, .. } = self.database();
+        let texts = cluster.servers().map(|server| server.psql(name, statement));
+        texts.flat_map(|text| text.lines().map(|line| line.parse().expect("a number")).collect::<Vec<_>>()).collect()
+    }
+
+    /// Returns the number of transactions that are neither committed nor rolled back, on Citus.
     pub(crate) fn prepared_transactions(&self) -> i64 {
-        let count = |worker: &Cluster| worker.psql("postgres", "SELECT count(*) FROM pg_prepared_xacts");
-        self.database().cluster.workers().iter().map(|worker| count(worker).parse::<i64>().expect("a number")).sum()
+        self.rows_of_servers("SELECT count(*) FROM pg_prepared_xacts").iter().sum()
     }
 
     /// Returns all stored data as bytes.
@@ -215,6 +233,11 @@ impl<'a> Store<'a> {
                 let file = self.open_file();
                 file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
                 Box::new(file)
+            }
+            Engine::Postgres if runs_on_citus() => {
+                let Database { cluster, name, .. } = self.database();
+                let held: Vec<HeldSession> = cluster.servers().map(|server| server.hold(name, LOCK_SHARDS)).collect();
+                Box::new(held)
             }
             Engine::Postgres => Box::new(self.hold("BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE")),
         }

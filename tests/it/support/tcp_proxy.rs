@@ -29,6 +29,7 @@ impl TcpProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port for the proxy");
         let address = listener.local_addr().expect("a local address");
         let shared = Arc::new(SharedState::default());
+        shared.lock().target = Some(target);
         let state = Arc::clone(&shared);
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -36,7 +37,7 @@ impl TcpProxy {
                 if state.lock().ended {
                     return;
                 }
-                std::thread::spawn(move || state.forward(client, target, cuts));
+                std::thread::spawn(move || state.forward(client, cuts));
             }
         });
         Self { address, shared }
@@ -44,6 +45,14 @@ impl TcpProxy {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Closes all connections, and leads new ones to another server.
+    #[cfg(feature = "citus")]
+    pub(crate) fn redirect(&self, target: SocketAddr) {
+        self.cut();
+        self.shared.lock().target = Some(target);
+        self.heal();
     }
 
     /// Closes all connections, and each new one immediately.
@@ -130,6 +139,8 @@ enum Act {
 #[derive(Default)]
 struct State {
     mode: Mode,
+    /// Server that new connections lead to.
+    target: Option<SocketAddr>,
     /// Number of cuts so far. A connection that was accepted before a cut is closed even if the proxy has healed
     /// since.
     times_cut: usize,
@@ -177,10 +188,10 @@ impl SharedState {
     }
 
     /// Forwards a connection until it ends. `times_cut` is the number of cuts at the time it was accepted.
-    fn forward(self: Arc<Self>, client: TcpStream, target: SocketAddr, times_cut: usize) {
-        if self.wait_until_not_frozen().mode == Mode::Cut {
-            return;
-        }
+    fn forward(self: Arc<Self>, client: TcpStream, times_cut: usize) {
+        let state = self.wait_until_not_frozen();
+        let Some(target) = state.target.filter(|_| state.mode != Mode::Cut) else { return };
+        drop(state);
         let Ok(server) = TcpStream::connect(target) else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let pair =

@@ -88,6 +88,31 @@ fn loss_of_a_worker_under_load_is_linearizable() {
     });
 }
 
+/// The addresses of workers are those of proxies, one for the coordinator and one for nodes. After a failover both lead to another
+/// server.
+#[test]
+fn worker_behind_a_failover_proxy_is_found_again() {
+    let cluster = Cluster::start(&[]);
+    let (store, known) = behind_proxies(&cluster);
+    let used: Vec<TcpProxy> = cluster.workers().iter().map(|worker| TcpProxy::start(worker.address())).collect();
+    let mapped = known.iter().zip(&used).map(|(known, used)| format!("{}={}", known.address(), used.address()));
+    let mapped = mapped.collect::<Vec<_>>().join(",");
+    let arguments = [SHORT_TIMEOUT, &["--worker-address", &mapped]].concat();
+    let nodes = [store.serve(&arguments), store.serve(&arguments)];
+    disturb_under_load(&store, &nodes, 2, |round, history| {
+        let number = usize::try_from(round).expect("small");
+        let worker = &cluster.workers()[number];
+        worker.kill();
+        wait_until("a failure", || history.summary().rejected > 0);
+        worker.restart_elsewhere();
+        known[number].redirect(worker.address());
+        used[number].redirect(worker.address());
+        wait_until("all workers", || nodes.iter().all(|node| !node.anonymous().get("/readyz").text().contains("lost")));
+    });
+    let ways_around = nodes.each_ref().map(|node| node.log().matches("cannot connect to a worker").count());
+    assert_eq!(ways_around, [0, 0], "the nodes reached all workers through their proxies");
+}
+
 /// Kills a worker at a step of the commit of a request, and returns the response.
 fn interrupt(
     worker: &Cluster,
