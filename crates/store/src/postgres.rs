@@ -28,4 +28,4 @@ pub(crate) use self::engine::Postgres;
 pub(crate) use self::error::{NO_RESPONSE, describe};
 pub(crate) use self::readers::get;
 pub(crate) use self::schema::{Started, distribute, start_command};
-pub(crate) use self::statements::Statements;
+pub(crate) use self::statements::WriteStatements;

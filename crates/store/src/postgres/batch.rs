@@ -73,6 +73,11 @@ impl Opened {
         self.known.extend(other.known);
     }
 
+    /// Returns the number of rows of users, and of the writer, that were found.
+    pub(super) fn found(&self) -> usize {
+        self.versions.len()
+    }
+
     fn has(&self, user: i64) -> bool {
         self.versions.contains_key(&user)
     }

@@ -120,8 +120,8 @@ pub(super) fn hash(id: i64) -> i32 {
 /// PostgreSQL, but Citus does not check it. Shards move: until the server drops them, tables that it no longer uses stay. So
 ///
 /// - a read of these tables finds rows only if the catalog, in the same snapshot, has the shard on this server;
-/// - a write first locks the shard as Citus does for its own writes ([`LOCK`]), and then looks it up in the catalog ([`COUNT`]).
-///   Before Citus copies the last rows of a shard, it waits for these locks.
+/// - a write first locks the shard as Citus does for its own writes ([`LOCK`]). Then the statement that locks the rows of users finds
+///   them under the same condition. Before Citus copies the last rows of a shard, it waits for these locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shard {
     /// The server, as the catalog numbers them.
@@ -165,7 +165,9 @@ impl Shard {
                 .replace(&format!(" AS {table} AS "), " AS ");
         }
         match statement.rsplit_once("WHERE ") {
-            Some((selected, condition)) if statement.starts_with("SELECT") => {
+            Some((selected, condition))
+                if statement.starts_with("SELECT") || statement.starts_with("UPDATE plantstore.collections") =>
+            {
                 format!(
                     "{selected}WHERE EXISTS (
                        SELECT FROM pg_catalog.pg_dist_placement WHERE shardid = {} AND groupid = {}) AND {condition}",

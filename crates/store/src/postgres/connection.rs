@@ -27,6 +27,7 @@ const WORKER_PAUSE: Duration = Duration::from_millis(250);
 /// An established connection with its prepared statements.
 pub(super) struct DatabaseSession {
     pub(super) client: Client,
+    role: ConnectionRole,
     statements: Option<Arc<Statements>>,
     pub(super) dialect: Dialect,
     /// Number of warnings that the server has sent. That about a statement is counted before its response arrives.
@@ -75,9 +76,9 @@ impl DatabaseSession {
         }
         let mut prepared = None;
         if shard.is_of(&self.client).await? {
-            prepared = match Statements::prepare_for(&self.client, shard).await {
+            prepared = match Statements::prepare(&self.client, self.role, self.dialect, Some(shard)).await {
                 Err(error) if !is_rejection(&error) => return Err(error),
-                prepared => prepared.ok().map(Arc::new),
+                prepared => prepared.ok().flatten().map(Arc::new),
             };
         }
         self.shard_statements(shards).prepared.insert(shard.id(), prepared.clone());
@@ -271,19 +272,14 @@ async fn establish(
     role: ConnectionRole,
 ) -> Result<(Arc<DatabaseSession>, Driver), ConnectFailure> {
     let OpenConnection { client, mut driver, dialect, warnings } = connector.connect(role).await?;
-    let preparing = async {
-        // The locks of keys use no tables, so that they never wait for locks of tables.
-        if role == ConnectionRole::KeyLock {
-            return Ok(None);
-        }
-        Statements::prepare(&client, dialect).await.map(|statements| Some(Arc::new(statements)))
-    };
+    let preparing = Statements::prepare(&client, role, dialect, None);
     let statements = match timeout(connector.connect_timeout(), run_with_driver(&mut driver, preparing)).await {
-        Ok(prepared) => prepared.map_err(ConnectFailure::Error)?,
+        Ok(prepared) => prepared.map_err(ConnectFailure::Error)?.map(Arc::new),
         Err(_) => return Err(ConnectFailure::TimedOut),
     };
     let session = DatabaseSession {
         client,
+        role,
         statements,
         dialect,
         warnings,

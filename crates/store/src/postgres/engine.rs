@@ -176,7 +176,7 @@ impl Drop for Postgres {
 async fn has_key(lane: &Lane, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
     let (user, hash) = (user.get(), key.hash);
     let found = lane.readers.read(|session| async move {
-        session.client.query_opt(&session.statements().has_key, &[&user, &hash.as_slice()]).await
+        session.client.query_opt(&session.statements().of_reader().has_key, &[&user, &hash.as_slice()]).await
     });
     found.await.map(|row| row.is_some())
 }

@@ -20,7 +20,7 @@ use super::connection::{DatabaseConnection, DatabaseSession};
 use super::connector::Connector;
 use super::error::{NO_RESPONSE, describe};
 use super::metrics::{ConnectionRole, PostgresMetrics};
-use super::statements::{Statements, versions};
+use super::statements::{ReadStatements, versions};
 use crate::error::StoreError;
 use crate::plants::Version;
 use crate::sql::{ReadableValue, RowSource};
@@ -61,12 +61,12 @@ impl Readers {
     /// Returns the rows of a prepared statement, read on the next connection in turn.
     pub(super) async fn rows<P: ToSql + Sync, const N: usize>(
         &self,
-        statement: impl Fn(&Statements) -> &Statement,
+        statement: impl Fn(&ReadStatements) -> &Statement,
         values: [P; N],
     ) -> Result<Vec<Row>, StoreError> {
         let (statement, values) = (&statement, &values);
         let found = self.read(|session| async move {
-            fetch(&session.client, statement(session.statements()), values, usize::MAX).await
+            fetch(&session.client, statement(session.statements().of_reader()), values, usize::MAX).await
         });
         Ok(found.await?.rows)
     }
@@ -75,7 +75,7 @@ impl Readers {
     pub(super) async fn rows_of(
         &self,
         user: UserId,
-        statement: impl Fn(&Statements) -> &Statement,
+        statement: impl Fn(&ReadStatements) -> &Statement,
         values: &[i64],
         bytes_max: usize,
     ) -> Result<FoundRows, StoreError> {
@@ -86,13 +86,13 @@ impl Readers {
             if let Some(shard) = shard
                 && let Some(statements) = session.of_shard(shards, shard).await?
             {
-                let found = fetch(&session.client, statement(&statements), values, bytes_max).await;
+                let found = fetch(&session.client, statement(statements.of_reader()), values, bytes_max).await;
                 // Without rows, the shard may be on another server.
                 if !matches!(&found, Ok(found) if found.rows.is_empty()) && !is_without_shard(&found) {
                     return found;
                 }
             }
-            fetch(&session.client, statement(session.statements()), values, bytes_max).await
+            fetch(&session.client, statement(session.statements().of_reader()), values, bytes_max).await
         })
         .await
     }
@@ -122,7 +122,8 @@ impl Readers {
             // Users who do not exist, or whose shard may be on another server.
             let others: Vec<i64> = users.iter().copied().filter(|id| !versions.contains_key(id)).collect();
             if !others.is_empty() {
-                let found = fetch(&session.client, &session.statements().versions, &[others], usize::MAX).await?;
+                let found =
+                    fetch(&session.client, &session.statements().of_reader().versions, &[others], usize::MAX).await?;
                 versions.extend(self::versions(&found.rows)?);
             }
             Ok(versions)

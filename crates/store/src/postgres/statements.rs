@@ -14,19 +14,18 @@ use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::citus::Shard;
 use super::connector::Dialect;
+use super::metrics::ConnectionRole;
 
 macro_rules! statements {
-    ($($name:ident: $text:literal $(not_on_citus)?,)*) => {
-        /// The prepared statements of a connection.
-        pub(crate) struct Statements {
+    ($set:ident: $($name:ident: $text:literal $(not_on_citus)?,)*) => {
+        pub(crate) struct $set {
             $(pub(crate) $name: Statement,)*
         }
 
-        impl Statements {
-            const TEXTS: &[&str] = &[$($text),*];
-
-            /// Prepares all statements, with these texts, in one round trip.
-            async fn prepare_texts(client: &Client, texts: Vec<String>) -> Result<Self, Error> {
+        impl $set {
+            /// Prepares all statements in one round trip, each with the text that `text` returns for it.
+            async fn prepare_as(client: &Client, text: impl Fn(&str) -> String) -> Result<Self, Error> {
+                let texts = [$(text($text)),*];
                 let mut prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?.into_iter();
                 Ok(Self { $($name: prepared.next().expect("one for each"),)* })
             }
@@ -34,24 +33,57 @@ macro_rules! statements {
     };
 }
 
+/// The prepared statements of a connection. A reader has none that write, so that it does not wait for locks of tables that only
+/// writes wait for.
+pub(super) enum Statements {
+    Read(ReadStatements),
+    Write(WriteStatements),
+}
+
 impl Statements {
-    pub(crate) async fn prepare(client: &Client, dialect: Dialect) -> Result<Self, Error> {
-        let text = |text: &&str| match dialect {
-            Dialect::Postgres => (*text).to_owned(),
-            Dialect::Citus => text.replace("/* Citus: ", "").replace(" */", ""),
-        };
-        let texts = Self::TEXTS.iter().map(text).collect();
-        Self::prepare_texts(client, texts).await
+    /// Prepares the statements of a role, about the tables of a shard if there is one. `None` if the role has no statements.
+    pub(super) async fn prepare(
+        client: &Client,
+        role: ConnectionRole,
+        dialect: Dialect,
+        shard: Option<&Shard>,
+    ) -> Result<Option<Self>, Error> {
+        let text = |text: &str| shard.map_or_else(|| dialect.statement(text), |shard| shard.statement(text));
+        Ok(match role {
+            ConnectionRole::Read => Some(Self::Read(ReadStatements::prepare_as(client, text).await?)),
+            ConnectionRole::Write => Some(Self::Write(WriteStatements::prepare_as(client, text).await?)),
+            ConnectionRole::KeyLock | ConnectionRole::Admin => None,
+        })
     }
 
-    /// Prepares the statements for the tables of a shard.
-    pub(super) async fn prepare_for(client: &Client, shard: &Shard) -> Result<Self, Error> {
-        let texts = Self::TEXTS.iter().map(|text| shard.statement(text)).collect();
-        Self::prepare_texts(client, texts).await
+    pub(super) fn of_reader(&self) -> &ReadStatements {
+        let Self::Read(statements) = self else { unreachable!("the connection of a reader") };
+        statements
+    }
+
+    pub(super) fn of_writer(&self) -> &WriteStatements {
+        let Self::Write(statements) = self else { unreachable!("the connection of a writer") };
+        statements
+    }
+}
+
+impl WriteStatements {
+    pub(crate) async fn prepare(client: &Client, dialect: Dialect) -> Result<Self, Error> {
+        Self::prepare_as(client, |text| dialect.statement(text)).await
+    }
+}
+
+impl Dialect {
+    fn statement(self, text: &str) -> String {
+        match self {
+            Self::Postgres => text.to_owned(),
+            Self::Citus => text.replace("/* Citus: ", "").replace(" */", ""),
+        }
     }
 }
 
 statements! {
+    ReadStatements:
     // Each row has the owner's version from the same snapshot.
     list_first:
         "SELECT (SELECT version FROM plantstore.collections WHERE user_id = $1), plant_id, name, tag
@@ -79,6 +111,15 @@ statements! {
     page_end:
         "SELECT plant_id FROM plantstore.plants
          WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4 ORDER BY plant_id LIMIT 2 OFFSET $5",
+    ping:
+        "SELECT user_id FROM plantstore.users LIMIT 1",
+    has_key:
+        "SELECT 1 FROM plantstore.idempotency_keys
+         WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
+}
+
+statements! {
+    WriteStatements:
     // In the order of names, so that two nodes that create users do not deadlock. An existing user is updated without a change,
     // because only then its id is returned; not in a key column, because that would wait for every transaction that refers to
     // the user. A concurrent deletion of the same user can still deadlock: PostgreSQL aborts one of them, and the writer
@@ -99,8 +140,6 @@ statements! {
          WHERE tokens.token_id = uses.token_id AND (last_used_at IS NULL OR last_used_at < uses.day)
            AND tokens.token_id IN (
              SELECT token_id FROM plantstore.tokens WHERE token_id = ANY($1::bigint[]) FOR UPDATE SKIP LOCKED)",
-    ping:
-        "SELECT user_id FROM plantstore.users LIMIT 1",
     create_writer:
         "INSERT INTO plantstore.collections (user_id, version) VALUES ($1, 0) ON CONFLICT (user_id) DO NOTHING",
     // Uses the index and thus the order of users, so that two nodes that change the same users do not deadlock. The row of a user
@@ -153,9 +192,6 @@ statements! {
          ON CONFLICT (user_id, key) DO UPDATE SET
            fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
            outcome = CASE WHEN stored.expires_at <= excluded.expires_at - $6::bigint THEN excluded.outcome END",
-    has_key:
-        "SELECT 1 FROM plantstore.idempotency_keys
-         WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
 }
 
 /// Returns the versions in rows of `collections`, by id.

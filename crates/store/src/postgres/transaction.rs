@@ -15,7 +15,7 @@ use super::citus::{COUNT, LOCK, Shard, Shards};
 use super::connection::DatabaseSession;
 use super::connector::{Dialect, execute_each, lock_timeout};
 use super::error::{DatabaseError, certainly_not_committed, is_rejection};
-use super::statements::Statements;
+use super::statements::{Statements, WriteStatements};
 use crate::plants::{Job, JobOutcome};
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
@@ -68,6 +68,10 @@ struct Part {
 }
 
 impl Part {
+    fn statements(&self) -> &WriteStatements {
+        self.statements.of_writer()
+    }
+
     fn has(&self, user: i64) -> bool {
         self.shard.as_ref().is_none_or(|shard| shard.contains(user))
     }
@@ -76,8 +80,9 @@ impl Part {
 /// Keeps shards on this server until the end of the transaction.
 pub(super) struct ShardGuard {
     lock: Statement,
-    count: Statement,
     ids: Vec<i64>,
+    /// Number of users in these shards. Statements find all of them, unless a shard is on another server or a user does not exist.
+    users: usize,
 }
 
 /// Result of the statements before the commit.
@@ -125,8 +130,7 @@ impl<'a> Transaction<'a> {
         }
         if users == opening.users.len() && opening.new_names.is_empty() {
             transaction.parts = parts;
-            transaction.guard =
-                Some(ShardGuard { lock: session.prepared(LOCK).await?, count: session.prepared(COUNT).await?, ids });
+            transaction.guard = Some(ShardGuard { lock: session.prepared(LOCK).await?, ids, users });
         }
         Ok(transaction)
     }
@@ -158,7 +162,7 @@ impl<'a> Transaction<'a> {
         let parts = self.parts.iter().map(async |part| {
             let opening = Opening::of(self.batch, *id, |user| part.has(user));
             let Opening { users, new_names, new_created_at, key_users, keys } = &opening;
-            let statements = &part.statements;
+            let statements = part.statements();
             let (created, locked, new, known) = join!(
                 query(*last == 0 && part.has(*id), client, &statements.create_writer, [id]),
                 query(true, client, &statements.advance_versions, [users, id, last]),
@@ -170,14 +174,18 @@ impl<'a> Transaction<'a> {
             Opened::read(&new?, &locked, known?)
         });
         let (begun, parts) = join!(begin(self.session, self.guard.as_ref(), self.timeout), join_all(parts));
-        if !begun? {
-            return Ok(None);
-        }
+        begun?;
         let mut opened = Opened::default();
         for part in parts {
             opened.add(part?);
         }
-        Ok(Some(opened))
+        match &self.guard {
+            Some(ShardGuard { ids, users, .. }) if opened.found() < *users => {
+                let on_server = client.query_one(&self.session.prepared(COUNT).await?, &[ids]).await?;
+                Ok((usize::try_from(on_server.try_get::<_, i64>(0)?) == Ok(ids.len())).then_some(opened))
+            }
+            _ => Ok(Some(opened)),
+        }
     }
 
     async fn change_plants(&self, jobs: impl Iterator<Item = &'a Job> + Clone) -> Result<ChangedPlants, Error> {
@@ -185,7 +193,7 @@ impl<'a> Transaction<'a> {
         let parts = self.parts.iter().map(|part| {
             let PlantWrites { deletes, creates, replacements } = PlantWrites::of(jobs.clone(), |user| part.has(user));
             async move {
-                let statements = &part.statements;
+                let statements = part.statements();
                 let (deleted, created, replaced) = join!(
                     query(deletes.any(), client, &statements.delete, deletes.keys()),
                     query(creates.any(), client, &statements.create, creates.values()),
@@ -208,7 +216,7 @@ impl<'a> Transaction<'a> {
     pub(super) async fn commit(&self, executed: &Executed) -> Result<(), Option<DatabaseError>> {
         let stored = self.parts.iter().map(async |part| {
             let key_outcomes = KeyOutcomes::of(self.batch, &executed.outcomes, |user| part.has(user));
-            let statement = &part.statements.store_keys;
+            let statement = &part.statements().store_keys;
             query(key_outcomes.any(), &self.session.client, statement, key_outcomes.values()).await
         });
         let warnings = self.session.warnings.load(Ordering::Acquire);
@@ -229,27 +237,25 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Begins a transaction. With a guard, returns false if a shard is on another server.
+/// Begins a transaction.
 pub(super) async fn begin(
     session: &DatabaseSession,
     guard: Option<&ShardGuard>,
     timeout: Duration,
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     let client = &session.client;
     match (session.dialect, guard) {
-        (Dialect::Postgres, _) => client.batch_execute(BEGIN).await.map(|()| true),
+        (Dialect::Postgres, _) => client.batch_execute(BEGIN).await,
         (Dialect::Citus, None) => {
             // The settings of a session do not apply on workers, those of a transaction do.
             let limit_waits = format!("SET LOCAL lock_timeout = {}", lock_timeout(timeout));
-            execute_each(client, &[BEGIN, &limit_waits]).await.map(|()| true)
+            execute_each(client, &[BEGIN, &limit_waits]).await
         }
-        (Dialect::Citus, Some(ShardGuard { lock, count, ids })) => {
+        (Dialect::Citus, Some(ShardGuard { lock, ids, .. })) => {
             let values: Values<'_, 1> = [ids];
-            let (begun, locked, found) =
-                join!(client.batch_execute(BEGIN), client.execute(lock, &values), client.query_one(count, &values));
+            let (begun, locked) = join!(client.batch_execute(BEGIN), client.execute(lock, &values));
             begun?;
-            locked?;
-            Ok(usize::try_from(found?.try_get::<_, i64>(0)?) == Ok(ids.len()))
+            locked.map(|_| ())
         }
     }
 }

@@ -134,7 +134,7 @@ impl WriterTask {
         };
         let recording = async {
             execute_each(&session.client, &[BEGIN, "SET LOCAL synchronous_commit = off"]).await?;
-            session.client.execute(&session.statements().record_token_uses, &[&tokens, &days]).await?;
+            session.client.execute(&session.statements().of_writer().record_token_uses, &[&tokens, &days]).await?;
             session.client.batch_execute("COMMIT").await
         };
         match timeout(self.timeout, recording).await {
@@ -299,7 +299,7 @@ impl WriterTask {
         let opening = Opening::of(batch, self.row.id, |_| true);
         let read_commit_id = async {
             begin(session, None, self.timeout).await?;
-            let rows = session.client.query(&session.statements().lock_users, &[&opening.users]).await?;
+            let rows = session.client.query(&session.statements().of_writer().lock_users, &[&opening.users]).await?;
             session.client.batch_execute("COMMIT").await?;
             Ok(versions(&rows)?.remove(&self.row.id))
         };

@@ -18,8 +18,8 @@ use super::table::{Cell, Chunk, Column, PLANTS, Table, USERS, names};
 use crate::error::{OpenError, RestoreError, StoreError};
 use crate::options::SchemaChange;
 use crate::postgres::{
-    AdminConnection, NO_RESPONSE, PlantColumns, Postgres, Started, Statements, changed_plants, describe, execute_each,
-    get, start_command, wait_for_response,
+    AdminConnection, NO_RESPONSE, PlantColumns, Postgres, Started, WriteStatements, changed_plants, describe,
+    execute_each, get, start_command, wait_for_response,
 };
 use crate::url::PostgresUrl;
 use plantstore_model::plant::Tag;
@@ -230,13 +230,13 @@ async fn copy(client: &Client, table: &str, chunk: &Chunk, is_copied: fn(&Column
 /// Importer with its own connection.
 pub(super) struct Importer {
     connection: AdminConnection,
-    statements: Statements,
+    statements: WriteStatements,
 }
 
 impl Importer {
     pub(super) async fn start(engine: &Postgres) -> Result<Self, StoreError> {
         let connection = engine.admin_connection().await?;
-        let statements = connection.wait_for(Statements::prepare(&connection.client, connection.dialect)).await?;
+        let statements = connection.wait_for(WriteStatements::prepare(&connection.client, connection.dialect)).await?;
         Ok(Self { connection, statements })
     }
 
