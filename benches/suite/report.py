@@ -153,14 +153,15 @@ def citus_section(result):
         return []
     rows = []
     for title, name in citus.CASES:
-        plain = f"citus, plain PostgreSQL/{name}"
+        # The load of each server is the same as that of one with 64 connections.
+        plain = f"citus, plain PostgreSQL/{name.removesuffix(', per server')}"
         for database in result.facts["citus_databases"]:
             measured = f"citus, {database}/{name}"
             if result.has(measured):
                 ratio = "" if measured == plain else figure_text(result.ratio(measured, plain, "database_us"))
                 rows.append((title, database, with_spread(result.figure(measured)), with_spread(result.figure(measured, "database_us")), figure_text(result.figure(measured, "coordinator_us")), ratio))
     header = ("", "database", "per second", "CPU of all database servers per operation, µs", "of it the coordinator", "÷ plain PostgreSQL")
-    return ["## Citus", "", f"Citus {result.facts['citus']}, all servers on one machine, one node, {citus.USERS} users.", "", *table(header, rows), ""]
+    return ["## Citus", "", f"Citus {result.facts['citus']}, all servers on one machine, one node, {citus.USERS} users; run on {result.facts['citus_date']}.", "", *table(header, rows), ""]
 
 
 def transfer_section(result):

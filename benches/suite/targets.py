@@ -92,6 +92,7 @@ TARGETS = (
     Target("Citus, two workers: database CPU per unchanged list ÷ PostgreSQL", ratio("citus, 2 workers, 1 shard each/list", "citus, plain PostgreSQL/list", "database_us"), at_most=3.0),
     Target("Citus, two workers: per list read from the database ÷ PostgreSQL", ratio("citus, 2 workers, 1 shard each/list, no cache", "citus, plain PostgreSQL/list, no cache", "database_us"), at_most=1.5),
     Target("Citus: database CPU per create, four workers ÷ one", ratio("citus, 4 workers, 1 shard each/create", "citus, 1 worker, 1 shard each/create", "database_us"), at_most=1.2),
+    Target("the same, 64 connections for each worker", ratio("citus, 4 workers, 1 shard each/create, per server", "citus, 1 worker, 1 shard each/create", "database_us"), at_most=1.2),
     Target("Citus, two workers: CPU of the coordinator per create", value("citus, 2 workers, 1 shard each/create", "coordinator_us"), at_most=1.0, unit=" µs"),
     Target("Citus, two workers: CPU of the coordinator per list", value("citus, 2 workers, 1 shard each/list", "coordinator_us"), at_most=1.0, unit=" µs"),
 )

@@ -2,6 +2,7 @@
 
 Citus is software that the operator installs. Without it this part is left out."""
 
+import datetime
 from pathlib import Path
 
 import load
@@ -19,7 +20,14 @@ WORKERS = (1, 2, 4)
 # Shards per worker of the set-ups with two workers; the others have one.
 SHARDS = (1, 4)
 MANY_CONNECTIONS = 512
-CASES = (("create, 64 connections", "create"), ("create, 512 connections", "create, many"), ("unchanged list", "list"), ("list read from the database", "list, no cache"))
+# The load of one server if four share the other loads.
+FEW_CONNECTIONS = load.CONNECTIONS // 4
+# The load of every server is that of the first case, whatever their number, in the cases with `per server`.
+CASES = (
+    ("create, 64 connections", "create"), ("create, 64 connections for each worker", "create, per server"), ("create, 512 connections", "create, many"),
+    ("create, 16 connections", "create, few"), ("unchanged list, 64 connections", "list"), ("unchanged list, 64 connections for each worker", "list, per server"),
+    ("unchanged list, 16 connections", "list, few"), ("list read from the database, 64 connections", "list, no cache"),
+)
 SETTINGS = {
     "shared_preload_libraries": "citus", "ssl": "off", "citus.node_conninfo": "sslmode=disable", "wal_level": "logical",
     "max_prepared_transactions": "100", "max_worker_processes": "50",
@@ -54,12 +62,19 @@ class Servers:
 
     def cases(self):
         cached, uncached = self.targets.values()
+        workers = len(self.servers) - 1
         loads = {
             "create": lambda seconds: load.creates(cached, seconds),
             "create, many": lambda seconds: load.creates(cached, seconds, MANY_CONNECTIONS),
             "list": lambda seconds: load.lists(cached, seconds),
             "list, no cache": lambda seconds: load.lists(uncached, seconds),
         }
+        if workers == 0:
+            loads["create, few"] = lambda seconds: load.creates(cached, seconds, FEW_CONNECTIONS)
+            loads["list, few"] = lambda seconds: load.lists(cached, seconds, FEW_CONNECTIONS)
+        if workers > 1:
+            loads["create, per server"] = lambda seconds: load.creates(cached, seconds, load.CONNECTIONS * workers)
+            loads["list, per server"] = lambda seconds: load.lists(cached, seconds, load.CONNECTIONS * workers)
         return [(f"citus, {self.name}/{case}", lambda seconds, case=case: self.measured(lambda: loads[case](seconds))) for case in loads]
 
     def measured(self, measure):
@@ -81,6 +96,7 @@ def run(context):
             title = f"{workers} worker{'s' if workers > 1 else ''}, {shards} shard{'s' if shards > 1 else ''} each"
             databases.append(Servers(context, title, workers, shards))
     context.result.facts["citus_databases"] = [database.name for database in databases]
+    context.result.facts["citus_date"] = datetime.date.today().isoformat()
     version = "SELECT extversion FROM pg_extension WHERE extname = 'citus'"
     context.result.facts["citus"] = databases[1].servers[0].sql(DATABASE, version).strip()
     context.rounds([case for database in databases for case in database.cases()], context.settings.curve_rounds)

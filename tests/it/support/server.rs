@@ -21,7 +21,7 @@ const STORE_TIMEOUT: &str = "60s";
 /// Shards of a table on Citus.
 const CITUS_SHARDS: usize = 8;
 
-/// Locks the tables of all shards on a server of Citus. Nodes use these tables, so a lock of the distributed table is not enough.
+/// Locks the tables of all shards on a worker of Citus. Nodes use these tables, so a lock of the distributed table is not enough.
 const LOCK_SHARDS: &str = "
     SET citus.enable_manual_changes_to_shards = on;
     BEGIN;
@@ -234,12 +234,12 @@ impl<'a> Store<'a> {
                 file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
                 Box::new(file)
             }
-            Engine::Postgres if runs_on_citus() => {
+            Engine::Postgres => {
                 let Database { cluster, name, .. } = self.database();
-                let held: Vec<HeldSession> = cluster.servers().map(|server| server.hold(name, LOCK_SHARDS)).collect();
+                let mut held = vec![self.hold("BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE")];
+                held.extend(cluster.workers().iter().map(|worker| worker.hold(name, LOCK_SHARDS)));
                 Box::new(held)
             }
-            Engine::Postgres => Box::new(self.hold("BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE")),
         }
     }
 

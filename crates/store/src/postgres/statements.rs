@@ -184,11 +184,12 @@ statements! {
     // transaction. The time is that of the new row, because Citus allows no functions here.
     store_keys:
         "INSERT INTO plantstore.idempotency_keys AS stored (user_id, key, fingerprint, outcome, message, expires_at)
-         SELECT collections.user_id, key, fingerprint, outcome, message, extract(epoch FROM now())::bigint + $6::bigint
+         SELECT /* Citus: collections. */user_id, key, fingerprint, outcome, message,
+           extract(epoch FROM now())::bigint + $6::bigint
          FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::text[])
            AS batch (user_id, key, fingerprint, outcome, message)
-         JOIN plantstore.collections ON collections.user_id = batch.user_id
-         /* Citus: WHERE collections.user_id = ANY($1::bigint[]) */
+         /* Citus: JOIN plantstore.collections ON collections.user_id = batch.user_id
+         WHERE collections.user_id = ANY($1::bigint[]) */
          ON CONFLICT (user_id, key) DO UPDATE SET
            fingerprint = excluded.fingerprint, message = excluded.message, expires_at = excluded.expires_at,
            outcome = CASE WHEN stored.expires_at <= excluded.expires_at - $6::bigint THEN excluded.outcome END",
