@@ -1,27 +1,19 @@
 //! Durability: acknowledged writes survive the loss of the process and errors of the disk.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rstest::rstest;
 
-use crate::support::tools::external;
 use crate::support::{
-    Client, Connection, Engine, JSON, Server, Service, StopOnDrop, Store, engine_test, wait_for, wait_until,
+    Client, Connection, Engine, Fault, FaultInjector, JSON, Server, Service, StopOnDrop, Store, engine_test, wait_for,
+    wait_until,
 };
 
 const QUIET: &[&str] = &["--log-level", "warn"];
 const WORKERS: usize = 8;
 const IDS_PER_WORKER: i64 = 40;
-
-/// Number of kills in the suite; `scripts/crash` sets a larger one.
-fn kills() -> usize {
-    #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
-    std::env::var("PLANTSTORE_KILLS").map_or(30, |kills| kills.parse().expect("a number of kills"))
-}
 
 /// Known state of one id: the last acknowledged name, if it has one, and the write without a response.
 #[derive(Clone, Default, Debug)]
@@ -69,7 +61,7 @@ fn work(client: &Client, worker: usize, known: &Mutex<BTreeMap<i64, Known>>, don
 }
 
 /// Compares the list with the known state, and resolves the outcome of writes without a response.
-fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
+fn settle(client: &Client, fault: &Fault, known: &Mutex<BTreeMap<i64, Known>>) {
     let listed: BTreeMap<i64, String> = client
         .get("/plants?include=id")
         .json()
@@ -83,7 +75,7 @@ fn settle(client: &Client, known: &Mutex<BTreeMap<i64, Known>>) {
     for (id, known) in known.iter_mut() {
         let found = listed.get(id).cloned();
         let possible = found == known.acknowledged || known.pending == Some(PendingWrite(found.clone()));
-        assert!(possible, "{id}: found {found:?}, known {known:?}");
+        fault.assert_stored(possible, &format!("{id}: found {found:?}, known {known:?}"));
         *known = Known { acknowledged: found, pending: None };
     }
 }
@@ -105,10 +97,12 @@ engine_test!(acknowledged_writes_survive_sigkill, |store: &Store| {
     let token = store.token("ada", &[]);
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
-    for kill in 0..kills() {
+    let fault = Fault::on(store.engine, "kill of the service", 30);
+    for _ in 0..fault.rounds {
+        let mut random = fault.begin_round();
         let server = store.serve(QUIET);
         let ada = server.client(&token);
-        settle(&ada, &known);
+        settle(&ada, &fault, &known);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _stop = StopOnDrop(&stop);
@@ -117,39 +111,16 @@ engine_test!(acknowledged_writes_survive_sigkill, |store: &Store| {
                 scope.spawn(move || work(ada, worker, known, done, stop));
             }
             // Each kill follows a different number of writes, while other writes are in flight.
-            let enough = done.load(Ordering::Relaxed) + 50 + kill * 37 % 300;
+            let enough = done.load(Ordering::Relaxed) + 50 + random.below(300);
             wait_until("some writes", || done.load(Ordering::Relaxed) >= enough);
             server.kill();
         });
         integrity(store);
     }
-    settle(&store.serve(&[]).client(&token), &known);
+    settle(&store.serve(&[]).client(&token), &fault, &known);
+    let done = done.into_inner();
+    fault.count(done + fault.rounds * WORKERS, done);
 });
-
-/// An strace process that makes system calls of a running server fail.
-struct FaultInjector(Child);
-
-impl FaultInjector {
-    fn attach(server: &Server, inject: &str) -> Self {
-        let mut child = external("strace")
-            .args(["-f", "-o/dev/null", "-e", inject, "-p", &server.id().to_string()])
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("strace is missing: scripts/test installs it");
-        let mut stderr = String::new();
-        BufReader::new(child.stderr.as_mut().expect("standard error is piped")).read_line(&mut stderr).expect("a line");
-        assert!(stderr.contains("attached"), "{stderr}");
-        Self(child)
-    }
-}
-
-impl Drop for FaultInjector {
-    fn drop(&mut self) {
-        // SIGTERM, not SIGKILL: strace has to detach from the server.
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
-        let _ = self.0.wait();
-    }
-}
 
 /// After a failed sync the kernel drops the written pages and marks them clean. So the process exits, and the next one
 /// recovers from the disk.
@@ -161,7 +132,10 @@ fn a_failed_sync_ends_the_process() {
         let token = store.token("ada", &[]);
         let server = store.serve(&[]);
         let ada = server.client(&token);
-        let _injector = FaultInjector::attach(&server, &format!("inject=fsync,fdatasync:error=EIO:when={failing}+"));
+        let _injector = FaultInjector::attach(
+            &server,
+            &["-o/dev/null", "-e", &format!("inject=fsync,fdatasync:error=EIO:when={failing}+")],
+        );
         let mut acknowledged = Vec::new();
         for id in 0..20 {
             let mut connection = ada.connect();
@@ -179,39 +153,6 @@ fn a_failed_sync_ends_the_process() {
         integrity(&store);
         let found = store.serve(&[]).client(&token).ids();
         assert!(acknowledged.iter().all(|id| found.contains(id)), "{acknowledged:?} in {found:?}");
-    }
-}
-
-/// Injects an error at each of the first writes to the file. Every response must be true of what is stored.
-#[rstest]
-#[case::requires_strace()]
-fn a_failed_write_is_never_acknowledged() {
-    for (error, number) in [("EIO", 50300), ("ENOSPC", 50700)] {
-        for failing in 1..=12 {
-            let store = Store::new(Engine::Sqlite);
-            let token = store.token("ada", &[]);
-            let server = store.serve(&[]);
-            let ada = server.client(&token);
-            let injector = FaultInjector::attach(
-                &server,
-                &format!("inject=pwrite64:error={error}:when={failing}..{}", failing + 2),
-            );
-            let mut expected = Vec::new();
-            for id in 0..8 {
-                let response = ada.post(format!(r#"{{"id":{id},"name":"n"}}"#));
-                if response.status == 200 {
-                    expected.push(id);
-                } else {
-                    assert_eq!(response.error(), number, "{error} at {failing}: {}", response.text());
-                }
-            }
-            assert!(expected.contains(&7), "{error} at {failing}: the service recovers by itself");
-            assert_eq!(ada.ids(), expected, "{error} at {failing}");
-            drop(injector);
-            drop(server);
-            integrity(&store);
-            assert_eq!(store.serve(&[]).client(&token).ids(), expected, "{error} at {failing}, after a restart");
-        }
     }
 }
 

@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::Outcome::{Denied, Done, Rejected, Unknown};
-use crate::support::{Action, History, Operation, Outcome, Random, Store, Summary, Workload, sqlite_test, wait_until};
+use crate::support::{
+    Action, Fault, History, Operation, Outcome, Random, Store, Summary, Workload, sqlite_test, wait_until,
+};
 
 const ID: i64 = 7;
 
@@ -366,6 +368,10 @@ struct MutexStore {
     present: BTreeMap<(usize, i64), String>,
     /// Writes of unknown outcome that the store has not received yet.
     late: Vec<(usize, i64, Option<String>)>,
+    /// Planted fault: lists show this instead.
+    cached: Option<BTreeMap<(usize, i64), String>>,
+    /// Planted fault: after the next delete, the create of the plant is executed a second time.
+    repeats_create: bool,
 }
 
 impl MutexStore {
@@ -373,6 +379,7 @@ impl MutexStore {
     fn write(&mut self, user: usize, id: i64, name: Option<String>) -> Outcome {
         match (name, self.present.contains_key(&(user, id))) {
             (Some(name), false) => self.present.insert((user, id), name),
+            (None, true) if std::mem::take(&mut self.repeats_create) => None,
             (None, true) => self.present.remove(&(user, id)),
             _ => return Denied,
         };
@@ -388,7 +395,8 @@ impl Simulated {
         std::thread::yield_now();
         let mut plants = self.plants.lock().unwrap();
         if random.below(4) == 0 {
-            let mine = plants.present.iter().filter(|((owner, _), _)| *owner == user);
+            let mine =
+                plants.cached.as_ref().unwrap_or(&plants.present).iter().filter(|((owner, _), _)| *owner == user);
             let listed = mine.map(|((_, id), name)| (*id, name.clone())).collect();
             drop(plants);
             history.record(Operation { user, called, returned: history.now(), action: Action::List(Some(listed)) });
@@ -448,8 +456,17 @@ fn long_history_of_a_correct_store_is_accepted() {
 
 #[test]
 fn one_fault_in_a_long_history_is_found() {
-    let lost = simulate(1_000, false, |plants| drop(plants.present.pop_first().expect("some plant")));
-    assert!(lost.expect_err("a plant is lost").contains("no order explains"));
+    for name in ["a lost write", "a stale cache of lists", "a write that is executed twice"] {
+        let control = Fault::new(&format!("history with {name}"), 1).into_control();
+        control.begin_round();
+        let found = simulate(1_000, false, |plants| match name {
+            "a lost write" => drop(plants.present.pop_first().expect("some plant")),
+            "a stale cache of lists" => plants.cached = Some(plants.present.clone()),
+            _ => plants.repeats_create = true,
+        });
+        assert!(found.expect_err(name).contains("no order explains"), "{name}");
+        control.found_wrong();
+    }
     let changed = simulate(1_000, true, |plants| {
         plants.present.values_mut().for_each(|name| name.push_str(" of another user"));
     });

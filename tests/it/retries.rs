@@ -8,19 +8,13 @@ use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Cluster, CompletedWrite, Engine, History, Random, RetryingClients, Server, Stage, Store, TcpProxy, Workload,
+    Cluster, CompletedWrite, Engine, Fault, History, RetryingClients, Server, Stage, Store, TcpProxy, Workload,
     engine_test, wait_for, wait_until,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
 const COMMIT: &[u8] = b"COMMIT\0";
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
-
-/// Number of kills in the suite; `scripts/crash` sets a larger one.
-fn kills() -> usize {
-    #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
-    std::env::var("PLANTSTORE_KILLS").map_or(8, |kills| kills.parse().expect("a number of kills"))
-}
 
 /// Starts two nodes on PostgreSQL, one on SQLite.
 fn nodes(store: &Store) -> Vec<Server> {
@@ -60,8 +54,8 @@ impl RetryTest {
     }
 
     /// Checks that each write happened once, and that the stored responses are those that clients got.
-    fn check(&self, store: &Store) {
-        self.history.check().unwrap();
+    fn check(&self, store: &Store, fault: &Fault) {
+        fault.count_history(&self.history.check().unwrap());
         let mut reported: Vec<([u8; 32], i64)> =
             self.completed.iter().map(|completed| (Sha256::digest(&completed.key).into(), completed.number)).collect();
         reported.sort_unstable();
@@ -81,9 +75,10 @@ fn wait_for_writes(history: &History, more: usize) {
 engine_test!(every_write_happens_once_though_the_service_is_killed, |store: &Store| {
     let mut nodes = nodes(store);
     let mut test = RetryTest::on(store, &nodes, true);
+    let fault = Fault::on(store.engine, "kill of the service, clients retry", 8);
     test.run(|history| {
-        let mut random = Random::new(1);
-        for _ in 0..kills() {
+        for _ in 0..fault.rounds {
+            let mut random = fault.begin_round();
             wait_for_writes(history, 10 + random.below(60));
             let node = random.below(nodes.len());
             nodes[node].kill();
@@ -91,17 +86,20 @@ engine_test!(every_write_happens_once_though_the_service_is_killed, |store: &Sto
         }
         wait_for_writes(history, 50);
     });
-    test.check(store);
+    test.check(store, &fault);
 });
 
 // Control experiment: without keys, the same clients get wrong responses.
 engine_test!(without_keys_some_writes_happen_twice, |store: &Store| {
     let nodes = nodes(store);
     let mut test = RetryTest::on(store, &nodes, false);
+    let control = Fault::on(store.engine, "retries without keys", 1).into_control();
     wait_for("a violation", || {
+        control.begin_round();
         test.run(|history| wait_for_writes(history, 100));
         test.history.check().err()
     });
+    control.found_wrong();
 });
 
 #[rstest]
@@ -111,16 +109,38 @@ fn every_write_happens_once_though_the_database_is_killed() {
     let store = Store::on(&cluster);
     let nodes = nodes(&store);
     let mut test = RetryTest::on(&store, &nodes, true);
+    let fault = Fault::new("kill of PostgreSQL, clients retry", 4);
     test.run(|history| {
-        let mut random = Random::new(2);
-        for _ in 0..kills().div_ceil(2) {
+        for _ in 0..fault.rounds {
+            let mut random = fault.begin_round();
             wait_for_writes(history, 10 + random.below(60));
             cluster.kill();
             cluster.restart();
         }
         wait_for_writes(history, 50);
     });
-    test.check(&store);
+    test.check(&store, &fault);
+}
+
+/// Cuts connections at any message of the protocol, those that open a session included.
+#[rstest]
+#[case::requires_postgres()]
+fn every_write_happens_once_though_any_message_is_cut_off() {
+    let cluster = Cluster::start(&[]);
+    let store = Store::on(&cluster);
+    let proxy = TcpProxy::start(cluster.address());
+    let nodes = [store.serve(QUIET), store.through(&proxy).serve(QUIET)];
+    let mut test = RetryTest::on(&store, &nodes, true);
+    let fault = Fault::new("cut at any message to PostgreSQL, clients retry", 200);
+    test.run(|history| {
+        for cut in 1..=fault.rounds {
+            let mut random = fault.begin_round();
+            proxy.cut_after(random.below(50), STAGES[random.below(STAGES.len())]);
+            wait_until("the proxy to cut the connection", || proxy.cuts() >= cut);
+        }
+        wait_for_writes(history, 50);
+    });
+    test.check(&store, &fault);
 }
 
 /// After two of three cuts the node can reconnect and look up the outcome of the commit. Every third cut lasts until
@@ -135,9 +155,10 @@ fn every_write_happens_once_though_commits_are_cut_off() {
     let nodes = [store.serve(QUIET), short_timeout];
     let failures = |number: &str| nodes[1].log().matches(&format!("\"error\":{number}")).count();
     let mut test = RetryTest::on(&store, &nodes, true);
+    let fault = Fault::new("cut of a commit to PostgreSQL, clients retry", 24);
     test.run(|history| {
-        let mut random = Random::new(3);
-        for cut in 1..=3 * kills() {
+        for cut in 1..=fault.rounds {
+            let mut random = fault.begin_round();
             wait_for_writes(history, 5 + random.below(20));
             let stage = STAGES[random.below(STAGES.len())];
             let before = failures("5030");
@@ -152,6 +173,6 @@ fn every_write_happens_once_though_commits_are_cut_off() {
         }
         wait_for_writes(history, 50);
     });
-    test.check(&store);
+    test.check(&store, &fault);
     assert!(failures("50301") > 0, "no commit had an unknown outcome");
 }

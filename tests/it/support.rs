@@ -6,6 +6,7 @@ pub(crate) mod collector;
 pub(crate) mod contract;
 mod engine;
 mod events;
+mod fault;
 mod fixture;
 pub(crate) mod forward_proxy;
 mod history;
@@ -34,6 +35,7 @@ pub(crate) use browser::BrowserScript;
 pub(crate) use client::{Client, Connection, JSON};
 pub(crate) use engine::Engine;
 pub(crate) use events::Events;
+pub(crate) use fault::{Fault, campaign_factor};
 pub(crate) use fixture::{
     Garden, Service, engine_test, engine_tool_test, one_engine_test, postgres_test, run_on, sqlite_test, tool_test,
 };
@@ -45,7 +47,7 @@ pub(crate) use response::Response;
 pub(crate) use retrying::{CompletedWrite, RetryingClients};
 pub(crate) use server::{Server, Store, signal};
 pub(crate) use stop::StopOnDrop;
-pub(crate) use strace::StraceCommand;
+pub(crate) use strace::{FaultInjector, StraceCommand};
 pub(crate) use tcp_proxy::{Stage, TcpProxy};
 pub(crate) use terminal::Terminal;
 pub(crate) use wait::{Stopwatch, TIMEOUT, retry_while_unavailable, wait_for, wait_until};

@@ -9,6 +9,7 @@ mod drawing;
 mod errors;
 mod files;
 mod generated;
+mod guarantees;
 mod layers;
 mod log_reference;
 mod modules;

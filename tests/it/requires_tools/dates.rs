@@ -15,7 +15,7 @@ const TOLERANCE: Duration = Duration::from_secs(5);
 
 /// Clocks that a server reads from a file.
 #[derive(PartialEq, Eq)]
-enum Clocks {
+pub(super) enum Clocks {
     WallClock,
     /// Also the one that timeouts use.
     All,
@@ -23,7 +23,7 @@ enum Clocks {
 
 /// Starts a server whose clocks are ahead by the number of seconds in a file. `faketime` reads the file whenever the
 /// server reads the clock.
-fn serve_with(clocks: &Clocks, store: &Store, file: &Path) -> Server {
+pub(super) fn serve_with(clocks: &Clocks, store: &Store, file: &Path) -> Server {
     let library = ["/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1", LIBRARY];
     let library = library.into_iter().find(|library| Path::new(library).exists());
     let library = library.expect("libfaketime, which scripts/test installs");
@@ -37,9 +37,14 @@ fn serve_with(clocks: &Clocks, store: &Store, file: &Path) -> Server {
 
 /// Sets the server's clock this far ahead of the real one.
 fn set_ahead(file: &Path, ahead: Duration) {
+    set_clock(file, &format!("+{}s", ahead.as_secs()));
+}
+
+/// Sets the server's clock to an offset in the syntax of `faketime`.
+pub(super) fn set_clock(file: &Path, offset: &str) {
     // Renamed, so that the server never reads an empty file.
     let new = file.with_extension("new");
-    std::fs::write(&new, format!("+{}s\n", ahead.as_secs())).unwrap();
+    std::fs::write(&new, format!("{offset}\n")).unwrap();
     std::fs::rename(new, file).unwrap();
 }
 

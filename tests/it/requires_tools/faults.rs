@@ -12,8 +12,8 @@ mod workers;
 use std::time::Duration;
 
 use crate::support::{
-    Client, Cluster, History, Response, Server, Stopwatch, Store, Summary, TcpProxy, Workload, retry_while_unavailable,
-    wait_until,
+    Client, Cluster, Fault, History, Response, Server, Stopwatch, Store, Summary, TcpProxy, Workload,
+    retry_while_unavailable, wait_until,
 };
 
 /// Nodes log warnings only, which are shown if the test fails.
@@ -48,10 +48,11 @@ fn load(store: &Store, nodes: &[Server]) -> Workload {
 /// Disturbs the nodes under load for some rounds. Writes fail, but every response comes in time, and the history is
 /// linearizable.
 #[track_caller]
-fn disturb_under_load(store: &Store, nodes: &[Server], rounds: i64, disturb: impl Fn(i64, &History)) -> Summary {
+fn disturb_under_load(store: &Store, nodes: &[Server], fault: &Fault, disturb: impl Fn(i64, &History)) -> Summary {
     let workload = load(store, nodes);
     let history = History::new();
-    for round in 0..rounds {
+    for round in (0..).take(fault.rounds) {
+        fault.begin_round();
         let ((), report) = workload.run(&history, || {
             wait_for_writes(&history, 200);
             disturb(round, &history);
@@ -62,6 +63,7 @@ fn disturb_under_load(store: &Store, nodes: &[Server], rounds: i64, disturb: imp
         workload.record_final_lists(&history);
     }
     let summary = history.check().unwrap();
+    fault.count_history(&summary);
     assert!(summary.rejected > 0, "no write failed: {summary:?}");
     summary
 }

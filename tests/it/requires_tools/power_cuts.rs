@@ -10,17 +10,13 @@ use tempfile::TempDir;
 
 use crate::support::recorded_disk::{RecordedDisk, Syncs, recorder};
 use crate::support::transfer::{export, lines};
-use crate::support::{Client, CommandOutput, Engine, JSON, Random, Server, Store, wait_until};
+use crate::support::{Client, CommandOutput, Engine, Fault, JSON, Random, Server, Store, wait_until};
 
 const WORKERS: usize = 4;
 const IDS_PER_WORKER: usize = 12;
+/// Number of cuts of each kind of work in the suite.
+const CUTS: usize = 25;
 const OWNERS: [&str; 2] = ["ada", "bob"];
-
-/// Number of cuts of each kind in the suite; `scripts/crash` sets a larger one.
-fn cuts() -> usize {
-    #[expect(clippy::disallowed_methods, reason = "set by scripts/crash")]
-    std::env::var("PLANTSTORE_CUTS").map_or(25, |cuts| cuts.parse().expect("a number of cuts"))
-}
 
 /// A write, which is sent again with the same key after a cut.
 struct Write {
@@ -108,15 +104,15 @@ fn after_cut(disk: &RecordedDisk, moment: usize, syncs: Syncs, random: &mut Rand
 }
 
 /// Calls `check` with the files of many cuts. `moment` is `disk.end` for a cut after the end of the program.
-fn for_each_cut(disk: &RecordedDisk, seed: u64, mut check: impl FnMut(&Store, usize)) {
-    for number in 0..cuts() {
-        let mut random = Random::new(seed + 1_000_000 * number as u64);
+fn for_each_cut(disk: &RecordedDisk, fault: &Fault, mut check: impl FnMut(&Store, usize)) {
+    for number in 0..fault.rounds {
+        let mut random = fault.begin_round();
         // Every tenth cut is after the end.
         let moment = if number % 10 == 0 { disk.end } else { random.below(disk.end) };
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             check(&after_cut(disk, moment, Syncs::Honest, &mut random), moment);
         }));
-        assert!(result.is_ok(), "cut {number} with seed {seed}, at call {moment} of {}", disk.end);
+        assert!(result.is_ok(), "cut {number}, at call {moment} of {}", disk.end);
     }
 }
 
@@ -160,15 +156,17 @@ fn acknowledged_writes_survive_a_power_cut() {
     // Number of acknowledged writes of a worker.
     let count =
         |worker: usize, moment| workers[worker].partition_point(|write: &Write| disk.responded_at(&write.key) < moment);
-    for_each_cut(&disk, 1, |store, moment| {
+    let fault = Fault::new("power cut under load", CUTS);
+    for_each_cut(&disk, &fault, |store, moment| {
         let server = store.serve(&["--log-level", "warn"]);
         let ada = server.client(&token);
         for (worker, writes) in workers.iter().enumerate() {
             let done = count(worker, moment);
             let found = listed(&ada, worker);
             let next = writes.get(done);
+            fault.count(done + usize::from(next.is_some()), done);
             let possible = [state(&writes[..done]), state(&writes[..(done + 1).min(writes.len())])];
-            assert!(possible.contains(&found), "{worker} after {done} writes: {found:?}");
+            fault.assert_stored(possible.contains(&found), &format!("{worker} after {done} writes: {found:?}"));
             // The last acknowledged write has no second effect, and the next one has one.
             if let Some(last) = done.checked_sub(1) {
                 assert_eq!(writes[last].send(&ada), writes[last].status(), "{worker} repeats {last}");
@@ -183,7 +181,8 @@ fn acknowledged_writes_survive_a_power_cut() {
         assert_integrity(store);
     });
     // The harness finds what a disk loses that is not asked to sync the log at each commit. A file may even be damaged.
-    let mut random = Random::new(7);
+    let control = Fault::new("power cut, syncs of the log are ignored", 1).into_control();
+    let mut random = control.begin_round();
     let is_lost = || {
         let moment = disk.end / 4 + random.below(disk.end / 4);
         let store = after_cut(&disk, moment, Syncs::NotOfTheLog, &mut random);
@@ -201,6 +200,7 @@ fn acknowledged_writes_survive_a_power_cut() {
         !listed.status.success() || (0..WORKERS).any(is_lost)
     };
     wait_until("a lost write", is_lost);
+    control.found_lost();
 }
 
 #[test]
@@ -219,8 +219,10 @@ fn power_cut_during_the_first_start_leaves_a_store_that_starts() {
     assert_eq!(server.stop().code(), Some(0));
     let disk = disk.replay(server.id(), &trace);
     let sent = disk.responded_at("first-plant");
-    for_each_cut(&disk, 2, |store, moment| {
+    let fault = Fault::new("power cut during the first start", CUTS);
+    for_each_cut(&disk, &fault, |store, moment| {
         let server = Server::start(store.command(&serve));
+        fault.count(1, usize::from(sent < moment));
         if sent < moment {
             assert_eq!(token(store).unwrap().trim_end(), first);
             assert_eq!(server.client(&first).ids(), [1]);
@@ -232,7 +234,7 @@ fn power_cut_during_the_first_start_leaves_a_store_that_starts() {
 
 #[test]
 fn power_cut_during_a_migration_loses_nothing() {
-    for (seed, version) in [(3, "0.1.0"), (4, "0.3.0"), (5, "0.6.0")] {
+    for version in ["0.1.0", "0.3.0", "0.6.0"] {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
         let store = Store::empty(Engine::Sqlite);
         fs::copy(files.join(format!("{version}.db")), store.file()).unwrap();
@@ -240,7 +242,9 @@ fn power_cut_during_a_migration_loses_nothing() {
         output.success();
         let plants = export(&store);
         assert_ne!(plants, "");
-        for_each_cut(&disk, seed, |store, moment| {
+        let fault = Fault::new(&format!("power cut during migration from {version}"), CUTS);
+        for_each_cut(&disk, &fault, |store, moment| {
+            fault.count(1, usize::from(moment == disk.end));
             // Complete without another migration, if the command has ended.
             if moment < disk.end {
                 store.run(&["migrate"]).success();
@@ -266,7 +270,9 @@ fn backup_appears_only_when_it_is_complete_also_after_a_power_cut() {
     let (store, plants) = store_with_plants();
     let (disk, output) = record(&store, &["backup", "copy.db"]);
     output.success();
-    for_each_cut(&disk, 6, |store, moment| {
+    let fault = Fault::new("power cut during a backup", CUTS);
+    for_each_cut(&disk, &fault, |store, moment| {
+        fault.count(1, usize::from(moment == disk.end));
         assert_eq!(export(store), plants);
         let copy = store.directory().join("copy.db");
         assert!(copy.exists() || moment < disk.end, "the command has ended");
@@ -290,7 +296,9 @@ fn restored_store_appears_only_when_it_is_complete_also_after_a_power_cut() {
     }
     let (disk, output) = record(&store, &["restore", "copy.db"]);
     output.success();
-    for_each_cut(&disk, 7, |store, moment| {
+    let fault = Fault::new("power cut during a restore", CUTS);
+    for_each_cut(&disk, &fault, |store, moment| {
+        fault.count(1, usize::from(moment == disk.end));
         if !store.file().exists() {
             assert!(moment < disk.end, "the command has ended");
             store.run(&["restore", "copy.db"]).success();
@@ -309,7 +317,9 @@ fn import_after_a_power_cut_continues_where_it_stopped() {
     let (disk, output) = record(&store, &["import", "plants.jsonl"]);
     output.success();
     let plants = export(&store);
-    for_each_cut(&disk, 8, |store, moment| {
+    let fault = Fault::new("power cut during an import", CUTS);
+    for_each_cut(&disk, &fault, |store, moment| {
+        fault.count(1, usize::from(moment == disk.end));
         let stored = export(store);
         assert!(stored == plants || moment < disk.end, "the command has ended");
         let more = store.run(&["import", "--on-conflict", "skip", "plants.jsonl"]);

@@ -529,6 +529,11 @@ impl Server {
         self.memory("VmHWM:")
     }
 
+    /// Returns the size of the address space in KiB.
+    pub(crate) fn virtual_memory(&self) -> u64 {
+        self.memory("VmSize:")
+    }
+
     fn memory(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("the state of the server");
         let line = status.lines().find(|line| line.starts_with(field)).expect("the memory of the server");

@@ -1,9 +1,11 @@
-//! Command under strace, which delays or fails its system calls.
+//! Commands and servers under strace, which delays their system calls or makes them fail.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-use super::{Store, signal, wait_for};
+use super::tools::external;
+use super::{Server, Store, signal, wait_for};
 
 /// A command under strace, and the file with its process id.
 pub(crate) struct StraceCommand {
@@ -47,5 +49,33 @@ impl StraceCommand {
         let output = self.strace.wait_with_output().expect("strace ends");
         let _ = std::fs::remove_file(&self.id);
         output
+    }
+}
+
+/// An strace process that makes system calls of a running server fail.
+pub(crate) struct FaultInjector(Child);
+
+impl FaultInjector {
+    /// Attaches to a server, with these options of strace.
+    pub(crate) fn attach(server: &Server, options: &[&str]) -> Self {
+        let mut child = external("strace")
+            .arg("-f")
+            .args(options)
+            .args(["-p", &server.id().to_string()])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("strace is missing: scripts/test installs it");
+        let mut stderr = String::new();
+        BufReader::new(child.stderr.as_mut().expect("standard error is piped")).read_line(&mut stderr).expect("a line");
+        assert!(stderr.contains("attached"), "{stderr}");
+        Self(child)
+    }
+}
+
+impl Drop for FaultInjector {
+    fn drop(&mut self) {
+        // SIGTERM, not SIGKILL: strace has to detach from the server.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        let _ = self.0.wait();
     }
 }

@@ -87,7 +87,12 @@ impl TcpProxy {
     /// Cuts the next connection on which the client sends a message with these bytes, at this stage. Each call cuts
     /// one connection; several calls take effect one after another.
     pub(crate) fn cut_at(&self, stage: Stage, needle: &'static [u8]) {
-        self.shared.lock().armed.push_back((Act::Cut(stage), needle));
+        self.shared.lock().armed.push_back(Armed { act: Act::Cut(stage), needle, skipped: 0 });
+    }
+
+    /// Cuts the connection on which the client sends the next message, whatever it contains, after a number of others.
+    pub(crate) fn cut_after(&self, messages: usize, stage: Stage) {
+        self.shared.lock().armed.push_back(Armed { act: Act::Cut(stage), needle: b"", skipped: messages });
     }
 
     /// Same as `cut_at`, but cuts all connections at that moment, until [`Self::heal`].
@@ -98,7 +103,7 @@ impl TcpProxy {
 
     /// Freezes before forwarding a message with these bytes. The server receives it after [`Self::heal`].
     pub(crate) fn freeze_at(&self, needle: &'static [u8]) {
-        self.shared.lock().armed.push_back((Act::Freeze, needle));
+        self.shared.lock().armed.push_back(Armed { act: Act::Freeze, needle, skipped: 0 });
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
@@ -136,6 +141,24 @@ enum Act {
     Freeze,
 }
 
+struct Armed {
+    act: Act,
+    needle: &'static [u8],
+    /// Number of messages with the needle before the one that is meant.
+    skipped: usize,
+}
+
+impl Armed {
+    fn is_meant(&mut self, message: &Message) -> bool {
+        if message.ends_session() || !message.contains(self.needle) {
+            return false;
+        }
+        let is_meant = self.skipped == 0;
+        self.skipped = self.skipped.saturating_sub(1);
+        is_meant
+    }
+}
+
 #[derive(Default)]
 struct State {
     mode: Mode,
@@ -145,7 +168,7 @@ struct State {
     /// since.
     times_cut: usize,
     pairs: Vec<Arc<ConnectionPair>>,
-    armed: VecDeque<(Act, &'static [u8])>,
+    armed: VecDeque<Armed>,
     armed_cuts: usize,
     held_responses: usize,
     /// The next armed cut closes all connections.
@@ -226,8 +249,8 @@ impl SharedState {
                 let _ = (&pair.client).write_all(b"N");
                 continue;
             }
-            let is_next = state.armed.front().is_some_and(|(_, needle)| message.contains(needle));
-            let act = if is_next { state.armed.pop_front().map(|(act, _)| act) } else { None };
+            let is_next = state.armed.front_mut().is_some_and(|armed| armed.is_meant(&message));
+            let act = if is_next { state.armed.pop_front().map(|armed| armed.act) } else { None };
             if matches!(act, Some(Act::Freeze)) {
                 state.mode = Mode::Frozen;
             }
@@ -260,6 +283,9 @@ impl SharedState {
             let message = Message::read(&mut server, false);
             self.wait_to_forward_responses();
             let Some(message) = message else {
+                if pair.lost_response.get().is_some_and(|lost| *lost >= response) {
+                    self.cut_armed(pair);
+                }
                 pair.close();
                 return;
             };
@@ -311,7 +337,12 @@ impl Message {
     }
 
     fn contains(&self, needle: &[u8]) -> bool {
-        self.bytes.windows(needle.len()).any(|window| window == needle)
+        needle.is_empty() || self.bytes.windows(needle.len()).any(|window| window == needle)
+    }
+
+    /// Returns true for `Terminate`, to which there is no response.
+    fn ends_session(&self) -> bool {
+        self.kind == Some(b'X')
     }
 
     /// Returns true for a request to encrypt the connection, which the proxy declines in place of the server.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use super::{QUIET, load, settle, wait_for_writes};
-use crate::support::{Cluster, Connection, History, Server, Store, free_port, wait_for, wait_until};
+use crate::support::{Cluster, Connection, Fault, History, Server, Store, free_port, wait_for, wait_until};
 
 /// A process of `HAProxy`. It is killed when the test ends.
 struct Balancer {
@@ -106,7 +106,9 @@ fn loss_of_a_node_affects_only_its_own_requests() {
         summary.unknown + summary.failed_lists
     };
     let mut failed_before = 0;
-    for (lost, name) in [(0, "one"), (1, "two"), (0, "one")] {
+    let fault = Fault::new("kill of a node behind a balancer", 3);
+    for (lost, name) in [(0, "one"), (1, "two")].into_iter().cycle().take(fault.rounds) {
+        fault.begin_round();
         workload.run(&history, || {
             wait_for_writes(&history, 200);
             nodes[lost].kill();
@@ -131,5 +133,6 @@ fn loss_of_a_node_affects_only_its_own_requests() {
         });
         assert_eq!(failed(), failed_before, "a request failed while one node was available");
     }
+    fault.count_history(&history.summary());
     assert!(failed_before > 0, "no request was in flight when a node was killed");
 }

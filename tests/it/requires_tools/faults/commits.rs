@@ -3,7 +3,7 @@
 use super::{
     BEGIN, COMMIT, QUIET, clients_of_pair, first_use, load, plant, plants, settle, start_pair, wait_for_writes,
 };
-use crate::support::{Client, Cluster, History, Random, Response, Stage, Store, TcpProxy, wait_until};
+use crate::support::{Client, Cluster, Fault, History, Response, Stage, Store, TcpProxy, wait_until};
 
 const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 
@@ -54,9 +54,10 @@ fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
     let (store, proxy, nodes) = start_pair(&cluster, [QUIET, QUIET]);
     let workload = load(&store, &nodes);
     let history = History::new();
+    let fault = Fault::new("cut of a group commit to PostgreSQL", 40);
     workload.run(&history, || {
-        let mut random = Random::new(0);
-        for cut in 1..=40 {
+        for cut in 1..=fault.rounds {
+            let mut random = fault.begin_round();
             wait_for_writes(&history, 10);
             let needle = if cut % 4 == 0 { BEGIN } else { COMMIT };
             proxy.cut_at(STAGES[random.below(STAGES.len())], needle);
@@ -67,6 +68,7 @@ fn outcome_of_a_lost_group_commit_is_looked_up_for_each_request() {
     settle(&history, &store);
     workload.record_final_lists(&history);
     let summary = history.check().unwrap();
+    fault.count_history(&summary);
     assert_eq!((summary.rejected, summary.unknown, summary.failed_lists), (0, 0, 0), "no request failed");
 }
 

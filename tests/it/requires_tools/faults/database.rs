@@ -4,14 +4,17 @@ use super::{
     QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, disturb_under_load, in_time, load, plant,
     wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
-use crate::support::{Cluster, History, Stopwatch, Store, retry_while_unavailable, signal, wait_for, wait_until};
+use crate::support::{
+    Cluster, Fault, History, Stopwatch, Store, retry_while_unavailable, signal, wait_for, wait_until,
+};
 
 #[test]
 fn acknowledged_writes_survive_kills_of_the_database() {
     let cluster = Cluster::start(&[]);
     let store = Store::on(&cluster);
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
-    let summary = disturb_under_load(&store, &nodes, 4, |_, _| {
+    let fault = Fault::new("kill of PostgreSQL", 4);
+    let summary = disturb_under_load(&store, &nodes, &fault, |_, _| {
         cluster.kill();
         wait_until_not_ready(&nodes);
         cluster.restart();
@@ -77,7 +80,8 @@ fn requests_fail_in_time_while_the_database_is_frozen() {
     let store = Store::on(&cluster);
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
     let eve = store.token("eve", &[]);
-    let summary = disturb_under_load(&store, &nodes, 2, |_, _| {
+    let fault = Fault::new("freeze of PostgreSQL", 2);
+    let summary = disturb_under_load(&store, &nodes, &fault, |_, _| {
         cluster.freeze();
         wait_until_not_ready(&nodes);
         for node in &nodes {

@@ -5,17 +5,17 @@ use super::{
     in_time, is_active, is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
 use crate::support::{
-    Client, Cluster, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for, wait_until,
+    Client, Cluster, Fault, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for, wait_until,
 };
 
 /// Cuts one of two nodes off under load.
-fn cut_off(fault: fn(&TcpProxy)) {
+fn cut_off(fault: &Fault, cut: fn(&TcpProxy)) {
     let cluster = Cluster::start(&[]);
     let (store, proxy, nodes) = start_pair(&cluster, [SHORT_TIMEOUT; 2]);
     let (connected, cut_off) = (&nodes[0], &nodes[1..]);
     let eve = store.token("eve", &[]);
-    let summary = disturb_under_load(&store, &nodes, 2, |round, history| {
-        fault(&proxy);
+    let summary = disturb_under_load(&store, &nodes, fault, |round, history| {
+        cut(&proxy);
         wait_until_not_ready(cut_off);
         assert_unavailable(&cut_off[0].client(&eve));
         wait_until("the other node to be ready", || is_ready(connected));
@@ -30,12 +30,12 @@ fn cut_off(fault: fn(&TcpProxy)) {
 
 #[test]
 fn node_recovers_from_a_silent_network_partition() {
-    cut_off(TcpProxy::freeze);
+    cut_off(&Fault::new("silent partition between a node and PostgreSQL", 2), TcpProxy::freeze);
 }
 
 #[test]
 fn node_recovers_from_connections_that_close_at_once() {
-    cut_off(TcpProxy::cut);
+    cut_off(&Fault::new("loss of all connections to PostgreSQL", 2), TcpProxy::cut);
 }
 
 /// Cuts a node off while it commits, waits until the database has ended the transaction, and returns the response,

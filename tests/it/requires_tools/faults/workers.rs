@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{COMMIT, QUIET, SHORT_TIMEOUT, disturb_under_load, plant, wait_for_writes, wait_until_ready};
-use crate::support::{Client, Cluster, JSON, Response, Server, Stage, Store, TcpProxy, wait_until};
+use crate::support::{Client, Cluster, Fault, JSON, Response, Server, Stage, Store, TcpProxy, wait_until};
 
 /// The statements of the two phases that the coordinator sends to a worker.
 const PREPARE: &[u8] = b"PREPARE TRANSACTION";
@@ -78,7 +78,7 @@ fn loss_of_a_worker_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
     let store = Store::distributed(&cluster);
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
-    disturb_under_load(&store, &nodes, 2, |round, history| {
+    disturb_under_load(&store, &nodes, &Fault::new("kill of a worker", 2), |round, history| {
         let worker = &cluster.workers()[usize::try_from(round).expect("small") % 2];
         worker.kill();
         wait_until("a failure", || history.summary().rejected > 0);
@@ -186,9 +186,9 @@ fn loss_of_a_worker_during_commits_under_load_is_linearizable() {
     let cluster = Cluster::start(&[]);
     let (store, proxies) = behind_proxies(&cluster);
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
-    disturb_under_load(&store, &nodes, 6, |round, history| {
+    disturb_under_load(&store, &nodes, &Fault::new("kill of a worker during a commit", 6), |round, history| {
         let round = usize::try_from(round).expect("small");
-        let (stage, number) = (COMMIT_STEPS[round / 2], round % 2);
+        let (stage, number) = (COMMIT_STEPS[round / 2 % COMMIT_STEPS.len()], round % 2);
         let (worker, proxy) = (&cluster.workers()[number], &proxies[number]);
         let (cuts, rejected) = (proxy.cuts(), history.summary().rejected);
         proxy.cut_all_at(stage, COMMIT);
