@@ -3,11 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::tools::succeed;
@@ -90,6 +92,35 @@ fn archive_is_complete() {
             .arg(file_in(&PACKAGES, ".sha256"))
             .current_dir(&*PACKAGES),
     );
+}
+
+/// The list is a document, and data in the program in the form of `cargo auditable`.
+#[test]
+fn packages_list_what_is_linked_into_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let archive = file_in(&PACKAGES, ".tar.gz");
+    succeed(Command::new("tar").args(["--strip-components=1", "-xzf"]).arg(archive).arg("-C").arg(directory.path()));
+    let document = fs::read(directory.path().join("share/doc/plantstore/plantstore.cdx.json")).unwrap();
+    let document: Value = serde_json::from_slice(&document).unwrap();
+    assert_eq!((&document["bomFormat"], &document["specVersion"]), (&json!("CycloneDX"), &json!("1.5")));
+    let components = document["components"].as_array().unwrap();
+    let sqlite = components.iter().find(|component| component["name"] == "libsqlite3-sys").expect("SQLite");
+    assert_eq!(sqlite["hashes"][0]["content"].as_str().unwrap().len(), 64);
+
+    let section = directory.path().join("section");
+    let dump = format!("--dump-section=.dep-v0={}", section.display());
+    succeed(Command::new("objcopy").arg(dump).arg(directory.path().join("bin/plantstore")).arg("/dev/null"));
+    let mut data = String::new();
+    flate2::read::ZlibDecoder::new(&*fs::read(section).unwrap()).read_to_string(&mut data).unwrap();
+    let data: Value = serde_json::from_str(&data).unwrap();
+    let names = |list: &Value| -> BTreeSet<String> {
+        list.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut expected = names(&document["components"]);
+    expected.insert("plantstore".to_owned());
+    assert_eq!(names(&data["packages"]), expected);
+    let root = data["packages"].as_array().unwrap().iter().find(|entry| entry["root"] == true).expect("the program");
+    assert_eq!(root["name"], "plantstore");
 }
 
 #[test]
