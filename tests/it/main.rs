@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 mod support;
 
+mod access;
 mod auth;
 mod bulk;
 mod check;
@@ -38,6 +39,7 @@ mod lost_file;
 mod man_pages;
 mod metrics;
 mod monitoring;
+mod mutated_requests;
 mod new_files;
 mod oidc;
 mod openapi;

@@ -133,18 +133,6 @@ engine_test!(idempotency_key_is_not_replayed_for_an_owner_who_was_created_again,
     assert_eq!(ada.ids(), [0_i64; 0]);
 });
 
-engine_test!(scopes_apply_to_shared_plants, |Service { store, server }: &Service| {
-    let [ada] = clients(store, server, ["ada"]);
-    ada.plant(1, "Rose");
-    let bob = server.client(&store.token("bob", &["--scope", "plants:read"]));
-    grant(store, "ada", "bob", "editor");
-    for rejected in [post_to(&bob, "ada", 2, "Moss"), delete_of(&bob, "ada", 1)] {
-        assert_eq!(rejected.error(), 40300);
-        assert!(rejected.header("www-authenticate").expect("a challenge").contains("insufficient_scope"));
-    }
-    assert_eq!(bob.get("/plants?owner=ada&include=id").ids(), [1]);
-});
-
 engine_test!(owner_who_shares_nothing_looks_like_a_missing_user, |Service { store, server }: &Service| {
     let [ada, bob, _cyd] = clients(store, server, ["ada", "bob", "cyd"]);
     grant(store, "ada", "cyd", "editor");
