@@ -7,7 +7,10 @@ use plantstore_model::token::{PlainToken, Scopes, TokenCreator, TokenLabel, is_j
 use plantstore_model::user::UserName;
 
 fuzz_target!(|text: &str| {
-    if let Ok(id) = PlantId::parse(text) {
+    // JSON has a negative zero, which is 0.
+    if let Ok(id) = PlantId::parse(text)
+        && text != "-0"
+    {
         assert_eq!(id.to_string(), text);
     }
     if let Ok(name) = UserName::parse(text) {

@@ -145,7 +145,7 @@ fn engines_respond_alike_to_mutated_requests() {
     }
     assert_eq!(clients[0].ids(), clients[1].ids());
     for garden in &gardens {
-        assert!(garden.server.ended().is_none() && garden.server.log().is_empty(), "{}", garden.server.log());
+        assert!(garden.server.ended().is_none() && garden.server.logged("\"ERROR\"") == 0, "{}", garden.server.log());
     }
 }
 
