@@ -6,7 +6,7 @@ mod write;
 
 pub(crate) use self::keys::{ClaimedKey, InFlightKeys, KEY_LIFETIME_SECONDS};
 pub use self::keys::{IdempotencyKey, StoredError};
-pub(crate) use self::list::{FetchedRows, PlantRow, fetch_sizes, merge, next_version};
+pub(crate) use self::list::{FetchedRows, PlantRow, fetch_sizes, merge};
 pub use self::list::{ListStep, PlantRange, Version, end_ranges_after};
 pub(crate) use self::write::{
     BATCH_MAX, Job, JobOutcome, KeyOutcome, Timeouts, WriteMetrics, WriteQueue, execute_batch,

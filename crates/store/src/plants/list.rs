@@ -8,8 +8,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::ControlFlow;
 
-use jiff::Timestamp;
-
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
@@ -33,12 +31,6 @@ impl Version {
     pub const fn get(self) -> i64 {
         self.0
     }
-}
-
-/// Returns the next version: the current time in microseconds, or the version plus one if the clock is behind. The time makes
-/// sure that no version is reused after a store was restored to an earlier state.
-pub(crate) fn next_version(version: i64) -> i64 {
-    version.saturating_add(1).max(Timestamp::now().as_microsecond())
 }
 
 /// Result of one step of a list.

@@ -205,11 +205,6 @@ pub(crate) enum JobOutcome {
 }
 
 impl JobOutcome {
-    /// Returns the outcome of a write that did or did not change a plant.
-    pub(crate) fn of_change(has_changed: bool) -> Self {
-        Self::Write(if has_changed { WriteOutcome::Done } else { WriteOutcome::Rejected })
-    }
-
     /// Returns the outcome of storing a rejection, which is not stored for a deleted user.
     pub(crate) fn of_rejection(has_user: bool) -> Self {
         Self::Write(if has_user { WriteOutcome::Rejected } else { WriteOutcome::NoUser })

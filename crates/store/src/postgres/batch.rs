@@ -231,11 +231,12 @@ impl ChangedPlants {
                 (Some(outcome), _) => outcome,
                 (None, Job::Write { context, write, .. }) => {
                     let key = key_of(*context, write);
-                    JobOutcome::of_change(match write {
+                    let has_changed = match write {
                         PlantWrite::Create(_) => self.created.remove(&key),
                         PlantWrite::Replace(_) => self.replaced.contains(&key),
                         PlantWrite::Delete(_) => self.deleted.remove(&key),
-                    })
+                    };
+                    JobOutcome::Write(if has_changed { WriteOutcome::Done } else { WriteOutcome::Rejected })
                 }
                 (None, _) => JobOutcome::Nothing,
             })

@@ -143,8 +143,8 @@ statements! {
     create_writer:
         "INSERT INTO plantstore.collections (user_id, version) VALUES ($1, 0) ON CONFLICT (user_id) DO NOTHING",
     // Uses the index and thus the order of users, so that two nodes that change the same users do not deadlock. The row of a user
-    // is locked until the commit. For the versions see `next_version`. The version of the writer's row `$2` is the commit id. The row
-    // is not returned if it does not contain `$3`, the commit before.
+    // is locked until the commit. The versions are those of `sqlite::writer::Changes`. The version of the writer's row `$2` is the
+    // commit id. The row is not returned if it does not contain `$3`, the commit before.
     advance_versions:
         "UPDATE plantstore.collections
          SET version = greatest(version + 1, (extract(epoch FROM now()) * 1000000)::bigint)

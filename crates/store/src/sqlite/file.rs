@@ -19,6 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
+use rusqlite::wal::CheckpointMode;
 
 use super::connection::{BUSY_TIMEOUT, DISK_ADVICE, connect, describe, exit_after_failed_sync, exit_process};
 use crate::error::StoreError;
@@ -43,8 +44,6 @@ const RESET_TIMEOUT: Duration = Duration::from_millis(20);
 /// Timeout for readers and other writers when the WAL is truncated before the process exits.
 const TRUNCATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Only reports the state of the WAL.
-const NOOP: &str = "PRAGMA wal_checkpoint(NOOP)";
 /// Copies as many frames as possible without blocking.
 const PASSIVE: &str = "PRAGMA wal_checkpoint(PASSIVE)";
 /// Copies all frames and resets the WAL.
@@ -65,6 +64,12 @@ impl WalState {
     }
 }
 
+/// Returns the state of the WAL. It does not use a `PRAGMA`, which SQLite would compile for each commit.
+fn wal_state(connection: &Connection) -> Option<WalState> {
+    let (frames, copied) = connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::NOOP).ok()?;
+    Some(WalState { busy: false, frames: frames.into(), copied: copied.into() })
+}
+
 fn checkpoint(connection: &Connection, pragma: &str) -> Option<WalState> {
     let found = connection.prepare_cached(pragma).and_then(|mut statement| {
         statement.query_row([], |row| Ok(WalState { busy: row.get(0)?, frames: row.get(1)?, copied: row.get(2)? }))
@@ -82,7 +87,7 @@ fn checkpoint(connection: &Connection, pragma: &str) -> Option<WalState> {
 
 /// Runs a checkpoint if many frames are pending. For connections that write without a checkpoint thread.
 pub(super) fn checkpoint_if_large(connection: &Connection) {
-    if checkpoint(connection, NOOP).is_some_and(|wal| wal.pending() > CHECKPOINT_FRAMES) {
+    if wal_state(connection).is_some_and(|wal| wal.pending() > CHECKPOINT_FRAMES) {
         checkpoint(connection, PASSIVE);
     }
 }
@@ -148,7 +153,7 @@ impl Checkpointer {
 
     /// Checks the size of the WAL. The writer calls this between two transactions.
     pub(crate) fn after_commit(&mut self, writer: &Connection) {
-        let Some(wal) = checkpoint(writer, NOOP) else { return };
+        let Some(wal) = wal_state(writer) else { return };
         self.metrics.bytes.set(wal.frames * FRAME_BYTES);
         self.metrics.pending_bytes.set(wal.pending() * FRAME_BYTES);
         if wal.pending() > CHECKPOINT_FRAMES {
