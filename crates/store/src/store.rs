@@ -166,7 +166,7 @@ impl Store {
 
     /// Returns the versions of these users if they are known without a query. They are as current as those of
     /// [`Store::versions`]: they include every write that any process acknowledged before the call.
-    pub fn cached_versions(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
+    pub fn cached_versions(&self, users: impl Iterator<Item = UserId>) -> Option<Vec<Option<Version>>> {
         match &self.database {
             Database::Sqlite(engine) => engine.cached_versions(users),
             Database::Postgres(_) => None,
@@ -175,7 +175,7 @@ impl Store {
 
     /// Returns the current versions of these users, without a query if they are known; `None` for a user who does not exist.
     pub async fn current_versions(&self, users: &[UserId]) -> Result<Vec<Option<Version>>, StoreError> {
-        match self.cached_versions(users) {
+        match self.cached_versions(users.iter().copied()) {
             Some(versions) => Ok(versions),
             None => self.versions(users).await,
         }

@@ -84,8 +84,8 @@ impl ReadableCollections {
         self.session.user_id()
     }
 
-    pub(crate) fn owners(&self) -> Vec<UserId> {
-        self.collections().iter().map(|collection| collection.owner_id).collect()
+    pub(crate) fn owners(&self) -> impl Iterator<Item = UserId> {
+        self.collections().iter().map(|collection| collection.owner_id)
     }
 
     /// Returns an error if the caller was deleted, or the owner of a list with a single owner.
@@ -118,8 +118,7 @@ impl ReadableCollections {
 
     /// Returns the entity tag of the list at these versions.
     pub(crate) fn tag(&self, versions: &[Option<Version>]) -> EntityTag {
-        let owners = self.collections().iter().map(|collection| collection.owner_id);
-        EntityTag::of(owners.zip(versions.iter().copied()))
+        EntityTag::of(self.owners().zip(versions.iter().copied()))
     }
 }
 

@@ -183,7 +183,7 @@ impl EventStream {
                 });
                 self.look_up_at = self.looked_up_at + interval.min(lifetime).max(SETTLE_INTERVAL);
                 let readable = readable(&session, &self.owner)?;
-                has_same_owners = readable.owners() == self.readable.owners();
+                has_same_owners = readable.owners().eq(self.readable.owners());
                 self.readable = readable;
             }
             if has_same_owners {

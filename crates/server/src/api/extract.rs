@@ -79,18 +79,17 @@ impl FromRequestParts<RequestState> for WriteCapacity {
 /// The body of a request, which describes a plant. Consumes the body, so it is a handler's last argument.
 pub(crate) struct PlantBody {
     pub(crate) bytes: Bytes,
-    checked_type: Result<(), ApiError>,
+    is_json: bool,
 }
 
 impl PlantBody {
     /// Parses the plant: a new one, or the plant `replaced` with a new name and tag.
     pub(crate) fn parse(self, replaced: Option<PlantId>) -> Result<NewPlant, ApiError> {
-        self.checked_type?;
-        let parsed = match replaced {
-            None => NewPlant::from_json(&self.bytes),
-            Some(id) => NewPlant::replacing(id, &self.bytes),
-        };
-        Ok(parsed?)
+        check_type(&self.bytes, self.is_json)?;
+        Ok(match replaced {
+            None => NewPlant::from_json(&self.bytes)?,
+            Some(id) => NewPlant::replacing(id, &self.bytes)?,
+        })
     }
 }
 
@@ -98,9 +97,7 @@ impl FromRequest<RequestState> for PlantBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &RequestState) -> Result<Self, ApiError> {
-        let (parts, bytes) = receive(request, state).await?;
-        let checked_type = check_type(&bytes, &parts.headers);
-        Ok(Self { bytes, checked_type })
+        Ok(Self { is_json: is_json(request.headers()), bytes: receive(request, state).await? })
     }
 }
 
@@ -111,33 +108,32 @@ impl FromRequest<RequestState> for JsonBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &RequestState) -> Result<Self, ApiError> {
-        let (parts, bytes) = receive(request, state).await?;
-        check_type(&bytes, &parts.headers).map(|()| Self(bytes))
+        let is_json = is_json(request.headers());
+        let bytes = receive(request, state).await?;
+        check_type(&bytes, is_json).map(|()| Self(bytes))
     }
 }
 
-/// Reads a body within the limits of size and time.
-async fn receive(request: Request, RequestState { api, context }: &RequestState) -> Result<(Parts, Bytes), ApiError> {
-    let (parts, body) = request.into_parts();
+/// Reads a body within the limits of size and time. The rest of the request is dropped before, so that the future is small.
+async fn receive(request: Request, RequestState { api, context }: &RequestState) -> Result<Bytes, ApiError> {
+    let headers = request.headers();
     let deadline = context.arrived + api.limits.request_timeout;
     let limit = api.limits.max_body_bytes;
     // A client that sends `Expect: 100-continue` has not sent the body yet, so there is nothing to discard.
-    let discard = if parts.headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
-    let announced = parts.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    if announced.is_some_and(|length: usize| length > discard) {
+    let discard = if headers.contains_key(EXPECT) { limit } else { DISCARD_MAX.max(limit) };
+    let announced: Option<usize> = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    if announced.is_some_and(|length| length > discard) {
         return Err(ApiError::BodyTooLarge { limit, close: true });
     }
-    let bytes = tokio::time::timeout_at(deadline.into(), read(body, limit, discard))
-        .await
-        .map_err(|_| ApiError::RequestTimeout)??;
-    Ok((parts, bytes))
+    let received = tokio::time::timeout_at(deadline.into(), read(request.into_body(), limit, discard)).await;
+    received.map_err(|_| ApiError::RequestTimeout)?
 }
 
-fn check_type(bytes: &[u8], headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_type(bytes: &[u8], is_json: bool) -> Result<(), ApiError> {
     if bytes.is_empty() {
         return Err(BodyError::NotJson("it is empty".to_owned()).into());
     }
-    if is_json(headers) { Ok(()) } else { Err(ApiError::NotJsonType) }
+    if is_json { Ok(()) } else { Err(ApiError::NotJsonType) }
 }
 
 /// Reads a body to its end. A body larger than `limit` is discarded, one larger than `discard` is not read to its end.

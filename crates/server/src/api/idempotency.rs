@@ -18,8 +18,8 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// Maximum length of a key, in characters.
 const KEY_MAX: usize = 255;
 
-/// The optional key of a request, and the fingerprint of the parts of the request that were read so far.
-pub(crate) struct RequestKey(Option<KeyFingerprint>);
+/// The optional key of a request, and the fingerprint of the parts that were read so far. Boxed, so that futures stay small.
+pub(crate) struct RequestKey(Option<Box<KeyFingerprint>>);
 
 struct KeyFingerprint {
     hash: [u8; 32],
@@ -37,7 +37,7 @@ impl<App: Send + Sync> FromRequestParts<App> for RequestKey {
         let key = parse(value).filter(|_| values.next().is_none()).ok_or(ApiError::BadRequest(
             "send one `Idempotency-Key` of 1 to 255 printable ASCII characters, bare or as a quoted string of RFC 8941",
         ))?;
-        let mut key = KeyFingerprint { hash: Sha256::digest(key).into(), fingerprint: Sha256::new() };
+        let mut key = Box::new(KeyFingerprint { hash: Sha256::digest(key).into(), fingerprint: Sha256::new() });
         key.add(parts.method.as_str().as_bytes());
         // Unparsed, with the id and the query.
         key.add(parts.uri.path_and_query().map_or("", |target| target.as_str()).as_bytes());
@@ -97,9 +97,9 @@ impl RequestKey {
 
     /// Returns the key with the outcomes that the store may have to record under it.
     fn with_outcomes(self, success: StatusCode, rejection: &ApiError) -> Option<IdempotencyKey> {
-        self.0.map(|KeyFingerprint { hash, fingerprint }| IdempotencyKey {
-            hash,
-            fingerprint: fingerprint.finalize().into(),
+        self.0.map(|key| IdempotencyKey {
+            hash: key.hash,
+            fingerprint: key.fingerprint.finalize().into(),
             success_status: success.as_u16().into(),
             rejection: StoredError { code: rejection.code(), message: rejection.to_string() },
         })

@@ -39,7 +39,8 @@ pub(crate) async fn create(
 
 fn created(plant: &NewPlant, owner: &OwnerParameter) -> Response {
     let mut response = shown(plant);
-    if let Ok(location) = HeaderValue::try_from(format!("/plants/{}{}", plant.id, owner.parameter('?'))) {
+    let location = ["/plants/", &plant.id.get().to_string(), &owner.parameter('?')].concat();
+    if let Ok(location) = HeaderValue::try_from(location) {
         response.headers_mut().insert(LOCATION, location);
     }
     response
@@ -47,7 +48,7 @@ fn created(plant: &NewPlant, owner: &OwnerParameter) -> Response {
 
 /// Returns the response with a plant that was created or replaced.
 fn shown(plant: &NewPlant) -> Response {
-    let mut body = Vec::new();
+    let mut body = Vec::with_capacity(plant.name.as_str().len() + 64);
     plant.shown().write_json(&mut body);
     response::json(body)
 }

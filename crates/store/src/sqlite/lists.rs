@@ -39,9 +39,9 @@ impl Sqlite {
         Ok(versions)
     }
 
-    pub(crate) fn cached_versions(&self, users: &[UserId]) -> Option<Vec<Option<Version>>> {
+    pub(crate) fn cached_versions(&self, users: impl Iterator<Item = UserId>) -> Option<Vec<Option<Version>>> {
         let header = self.version_cache.header()?;
-        users.iter().map(|user| self.version_cache.cached_version(&header, *user).map(Some)).collect()
+        users.map(|user| self.version_cache.cached_version(&header, user).map(Some)).collect()
     }
 
     /// Returns the last of the first `count` plants of the range; `None` if no plant follows.

@@ -27,7 +27,7 @@ pub(crate) fn list_plants(
     mut query: ListQuery,
 ) -> Either<Ready<Listed>, BoxFuture<'static, Listed>> {
     query.parameters.complete_cursor(&readable);
-    let known = api.store.cached_versions(&readable.owners());
+    let known = api.store.cached_versions(readable.owners());
     let cached = known.as_ref().map_or(Ok(None), |versions| without_reading(api, &readable, &query, versions));
     if let Some(listed) = cached.transpose() {
         return Either::Left(ready(listed));
@@ -36,7 +36,8 @@ pub(crate) fn list_plants(
         let slot = api.read_limiter.acquire(readable.user_id()).await?;
         let may_be_unchanged = || api.lists.contains(readable.list_id(), &query.parameters);
         if known.is_none() && (query.if_none_match.is_some() || may_be_unchanged()) {
-            let versions = api.store.versions(&readable.owners()).await?;
+            let owners: Vec<_> = readable.owners().collect();
+            let versions = api.store.versions(&owners).await?;
             if let Some(response) = without_reading(api, &readable, &query, &versions)? {
                 return Ok(response);
             }
