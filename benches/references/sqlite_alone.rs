@@ -1,9 +1,10 @@
-//! Reference of the benchmark for creates: one thread that inserts plants into a store file, a batch per transaction, each
-//! synced to the disk, with SQLite as the service builds it and without anything else.
+//! Reference of the benchmark for creates: one thread that inserts plants into a store file and updates the versions of their
+//! owners, a batch per transaction, each synced to the disk, with SQLite as the service builds it and without anything else.
 //!
 //! `sqlite_alone FILE ORDER BATCH SECONDS SEED` prints the number of rows and the seconds as JSON. ORDER is `random` or the
 //! first of ascending ids.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
@@ -57,13 +58,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let users = users.query_map([], |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()?;
     let mut users = users.iter().cycle();
     let mut insert = connection.prepare(
-        "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, 'Monstera deliciosa', 'indoor', 1) ON CONFLICT DO NOTHING",
+        "INSERT INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, 'Monstera deliciosa', 'indoor', ?3) ON CONFLICT DO NOTHING",
     )?;
+    let mut select = connection.prepare("SELECT version FROM users WHERE user_id = ?1")?;
+    let mut update = connection.prepare("UPDATE users SET version = ?2 WHERE user_id = ?1")?;
     let (begun, mut rows) = (Instant::now(), 0);
     while begun.elapsed() < time {
         connection.execute_batch("BEGIN IMMEDIATE")?;
-        for _ in 0..batch {
-            rows += insert.execute(params![users.next(), order.next_id()])?;
+        let mut versions = BTreeMap::new();
+        for owner in users.by_ref().take(batch) {
+            let version = match versions.get(owner) {
+                Some(version) => *version,
+                None => select.query_row([owner], |row| row.get::<_, i64>(0))? + 1,
+            };
+            versions.insert(*owner, version);
+            rows += insert.execute(params![owner, order.next_id(), version])?;
+        }
+        for (owner, version) in versions {
+            update.execute([owner, version])?;
         }
         connection.execute_batch("COMMIT")?;
     }

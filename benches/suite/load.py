@@ -35,6 +35,8 @@ class Target:
     body: str
     # File with one value of the header field `Authorization` per line; None without authentication.
     authorizations: Path | None
+    # The process whose CPU time is measured.
+    pid: int | None = None
 
 
 def threads():
@@ -60,13 +62,16 @@ def _run(kind, target, path, seconds, connections, arguments):
     count = min(threads(), connections)
     command = ["wrk", f"-t{count}", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "-s", str(SCRIPT)]
     command += [target.address, "--", kind, file, path, str(number + 1), *arguments]
-    before = machine.cpu_times()
+    before, used = machine.cpu_times(), target.pid and machine.cpu_seconds(target.pid)
     finished = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
     steal = machine.steal_since(before)
     lines = [line for line in finished.stdout.splitlines() if line.startswith("result ")]
     if finished.returncode != 0 or not lines:
         raise LoadFailed(f"wrk failed: {finished.stdout}{finished.stderr}")
-    return parse(json.loads(lines[-1].removeprefix("result ")), steal)
+    measurement = parse(json.loads(lines[-1].removeprefix("result ")), steal)
+    if target.pid:
+        measurement["cpu_us"] = (machine.cpu_seconds(target.pid) - used) * 1e6 / measurement["requests"]
+    return measurement
 
 
 def parse(counts, steal):

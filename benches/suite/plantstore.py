@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,15 +53,29 @@ class Node:
         self.began = time.monotonic()
         self.server = Server([*prefix, context.program, "serve", "--listen", "127.0.0.1:0", *options], log, env={"PLANTSTORE_STORE": store})
         self.address = self.server.wait_for_line("Listening on ")
+        self.metrics = self.server.wait_for_line("Metrics on ") if "--metrics-listen" in options else None
 
     def target(self, authorizations):
-        return Target(self.address, "/plants?limit=20", "/plants", BODY, authorizations)
+        return Target(self.address, "/plants?limit=20", "/plants", BODY, authorizations, self.server.pid)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.server.stop()
+
+    def with_batch(self, measure):
+        """Measures creates of a node that serves metrics, and adds the mean number of creates in a commit."""
+        before = self._commits()
+        measurement = measure()
+        commits, creates = (after - earlier for earlier, after in zip(before, self._commits()))
+        return measurement | {"batch": creates / commits}
+
+    def _commits(self):
+        """Returns the number of commits, and that of their writes."""
+        with urllib.request.urlopen(self.metrics, timeout=10) as response:
+            values = dict(line.rsplit(" ", 1) for line in response.read().decode().splitlines())
+        return [float(values[f"plantstore_write_batch_size_{field}"]) for field in ("count", "sum")]
 
     def logged(self, measure):
         """Measures, then empties the log, which would fill the disk."""

@@ -11,7 +11,6 @@ LATENCIES = ("p50", "p75", "p90", "p99", "p99.9")
 ORDER = ("plantstore", "pocketbase", "fastify", "fastapi", "json-server", "kinto", "bare", "sqlite")
 # The measurement of each operation that has the workload of all contestants: the list of another user each time.
 LISTS = {"plantstore": "plantstore/list, other users"}
-CREATES = {"sqlite": "sqlite/insert"}
 VERDICTS = {targets.MET: "✓ met", targets.WITHIN_SPREAD: "≈ missed within the spread", targets.MISSED: "✗ missed", targets.NOT_MEASURED: "not measured"}
 INTRODUCTION = """<!-- generated: scripts/bench -->
 # Benchmarks
@@ -115,21 +114,23 @@ def contestant_table(result):
             continue
         title = " ".join(filter(None, (facts["title"], facts["version"])))
         if "failure" in facts:
-            rows.append((title, f"not measured: {facts['failure']}", "", "", "", facts["durability"], facts["authentication"]))
+            rows.append((title, f"not measured: {facts['failure']}", "", "", "", "", facts["durability"], facts["authentication"]))
             continue
         lists, creates = result.figure(list_id(name)), result.figure(create_id(name))
         plants = f"{facts['plants']:,}" if facts["plants"] else "none"
-        p99 = " / ".join(figure_text(result.figure(measured, "p99")) for measured in (list_id(name), create_id(name)))
-        rows.append((title, with_spread(lists), with_spread(creates), p99, plants, facts["durability"], facts["authentication"]))
-    header = ("", "lists of 20 per second", "creates per second", "p99 of lists / creates, ms", "plants stored", "durability of a create", "authentication")
+        both = lambda field: " / ".join(figure_text(result.figure(measured, field)) for measured in (list_id(name), create_id(name)))
+        rows.append((title, with_spread(lists), with_spread(creates), both("p99"), both("cpu_us"), plants, facts["durability"], facts["authentication"]))
+    latency, cpu = "p99 of lists / creates, ms", "CPU time of a list / create, µs"
+    header = ("", "lists of 20 per second", "creates per second", latency, cpu, "plants stored", "durability of a create", "authentication")
     return table(header, rows) if rows else ["Not measured."]
 
 
 def variant_table(result):
-    names = ("plantstore/list", "plantstore/list, no log", "plantstore/list, 304", "plantstore/list, other users", "plantstore/list, no cache", "bare/list")
-    titles = ("unchanged list of one user", "the same, access log off", "304 on a matching `ETag`", "another user each time", "the same, no list cache", "bare server")
-    rows = [(title, with_spread(result.figure(name)), figure_text(result.ratio(name, "bare/list"))) for title, name in zip(titles, names) if result.has(name)]
-    return table(("list of 20", "per second", "÷ bare"), rows) if rows else ["Not measured."]
+    names = ("plantstore/list", "plantstore/list, no log", "plantstore/list, 304", "plantstore/list, other users", "plantstore/list, no cache", "bare/list, same duties", "bare/list")
+    titles = ("unchanged list of one user", "the same, access log off", "304 on a matching `ETag`", "another user each time", "the same, no list cache", "bare server with the same duties", "bare server")
+    ratios = lambda name: [figure_text(result.ratio(name, other)) for other in ("bare/list, same duties", "bare/list")]
+    rows = [(title, with_spread(result.figure(name)), figure_text(result.figure(name, "cpu_us")), *ratios(name)) for title, name in zip(titles, names) if result.has(name)]
+    return table(("list of 20", "per second", "CPU time, µs", "÷ bare with the same duties", "÷ bare"), rows) if rows else ["Not measured."]
 
 
 def memory_table(result):
@@ -140,8 +141,9 @@ def memory_table(result):
 def postgresql_table(result):
     names = {"postgresql/create": "creates over one node", "postgresql/create, two nodes": "creates over two nodes", "pgbench/insert": "single-row inserts of pgbench",
              "postgresql/list": "lists of 20 over one node", "pgbench/select": "the same select by pgbench"}
-    rows = [(title, with_spread(result.figure(name)), with_spread(result.figure(name, "database_us"))) for name, title in names.items() if result.has(name)]
-    header = ("", "per second", "database CPU per operation, µs")
+    cells = lambda name: (with_spread(result.figure(name)), with_spread(result.figure(name, "database_us")), figure_text(result.figure(name, "cpu_us")))
+    rows = [(title, *cells(name)) for name, title in names.items() if result.has(name)]
+    header = ("", "per second", "database CPU per operation, µs", "CPU of the node, µs")
     if not rows:
         return ["Not measured."]
     note = f"PostgreSQL {result.facts['postgresql']}, pgbench with {result.facts['pgbench_clients']} clients and prepared statements."
@@ -250,14 +252,23 @@ def with_link(index, result):
 
 
 INDEX_LINE = "- [Benchmarks](benchmarks.md): throughput, latency and memory, beside other servers\n"
-README_ROWS = {"lists of 20 per second": LISTS, "creates per second": CREATES}
+
+
+def list_id(name):
+    return LISTS.get(name, f"{name}/list")
+
+
+def create_id(name):
+    return f"{name}/create"
+
+
+README_ROWS = {"lists of 20 per second": list_id, "creates per second": create_id}
 
 
 def readme_rows(result, columns):
     rows = []
-    for title, ids in README_ROWS.items():
-        operation = "list" if ids is LISTS else "create"
-        figures = [result.figure(ids.get(name.lower(), f"{name.lower()}/{operation}")) for name in columns]
+    for title, measured in README_ROWS.items():
+        figures = [result.figure(measured(name.lower())) for name in columns]
         cells = [f"{two_digits(figure.median):,}" if figure else "not measured" for figure in figures]
         rows.append(f"| {title} | {' | '.join(cells)} |")
     return rows
@@ -266,14 +277,6 @@ def readme_rows(result, columns):
 def two_digits(value):
     """Rounds to two significant digits, which is what the spread of a machine allows."""
     return int(float(f"{value:.2g}"))
-
-
-def list_id(name):
-    return LISTS.get(name, f"{name}/list")
-
-
-def create_id(name):
-    return CREATES.get(name, f"{name}/create")
 
 
 def title_of(result, name):

@@ -14,4 +14,4 @@ ALL = {
     "instructions": instructions,
 }
 # Parts of a quick run: those with targets, and the connections.
-QUICK = ("embedded", "connections", "sizes", "postgresql")
+QUICK = ("embedded", "connections", "sizes", "postgresql", "instructions")

@@ -1,5 +1,6 @@
 """Lists and creates of one node on an embedded store, against the references and the peers; memory, start, a whole list."""
 
+import dataclasses
 import socket
 import time
 import urllib.request
@@ -45,12 +46,13 @@ def measure_starts(context, store):
 
 
 def plantstore_cases(context, store):
-    node = context.enter(plantstore.Node(context, store.url))
+    node = context.enter(plantstore.Node(context, store.url, "--metrics-listen", "127.0.0.1:0"))
     silent = context.enter(plantstore.Node(context, store.url, "--log-level", "warn", name="silent"))
     uncached = context.enter(plantstore.Node(context, store.url, "--list-cache-bytes", "0", name="uncached"))
     one, everyone = node.target(store.one), node.target(store.all)
     body, entity_tag = fetch_list(one)
     reference, bare_target = bare.start(context, body, store.all)
+    duties, duties_target = bare.start(context, body, store.all, with_duties=True)
     insert = sqlite.Insert(context, store.file)
     context.servers |= {plantstore.NAME: node.server, bare.NAME: reference}
     plants = max(context.settings.sizes)
@@ -59,18 +61,31 @@ def plantstore_cases(context, store):
     describe(context, sqlite, plants, "")
     matching = ("If-None-Match", entity_tag)
     logged = lambda server, measure: lambda seconds: server.logged(lambda: measure(seconds))
+
+    def create(seconds, ascending=False):
+        measurement = node.logged(lambda: node.with_batch(lambda: load.creates(everyone, seconds, ascending=ascending)))
+        insert.batch = max(1, round(measurement["batch"]))
+        return measurement
+
+    def with_duties(seconds):
+        measurement = load.lists(duties_target, seconds)
+        duties.empty_log()
+        return measurement
+
     return [
         ("bare/list", lambda seconds: load.lists(bare_target, seconds)),
+        ("bare/list, same duties", with_duties),
         ("plantstore/list", logged(node, lambda seconds: load.lists(one, seconds))),
         ("plantstore/list, no log", lambda seconds: load.lists(silent.target(store.one), seconds)),
         ("plantstore/list, 304", logged(node, lambda seconds: load.lists(one, seconds, header=matching))),
         ("plantstore/list, other users", logged(node, lambda seconds: load.lists(everyone, seconds))),
         ("plantstore/list, no cache", logged(uncached, lambda seconds: load.lists(uncached.target(store.all), seconds))),
         ("bare/create", lambda seconds: load.creates(bare_target, seconds)),
-        ("sqlite/insert", insert.measure),
-        ("plantstore/create", logged(node, lambda seconds: load.creates(everyone, seconds))),
-        ("sqlite/insert, ascending", lambda seconds: insert.measure(seconds, ascending=True)),
-        ("plantstore/create, ascending", logged(node, lambda seconds: load.creates(everyone, seconds, ascending=True))),
+        # SQLite alone has the batches of the creates before it.
+        ("plantstore/create", create),
+        ("sqlite/create", insert.measure),
+        ("plantstore/create, ascending", lambda seconds: create(seconds, ascending=True)),
+        ("sqlite/create, ascending", lambda seconds: insert.measure(seconds, ascending=True)),
     ]
 
 
@@ -81,6 +96,7 @@ def peer_cases(context, module):
     try:
         version = module.version(context)
         server, target = module.start(context, collection)
+        target = dataclasses.replace(target, pid=server.pid)
         for attempt in (load.lists, load.creates):
             attempt(target, TRIAL_SECONDS)
     except (CommandFailed, load.LoadFailed, OSError) as error:
@@ -117,12 +133,13 @@ def measure_stream(context):
     with plantstore.Node(context, f"sqlite:{file}", name="streamed") as node:
         for _ in range(context.settings.rounds):
             before = machine.resident_memory_mb(node.server.pid)
-            seconds, peak = read_whole_list(node, context.stores.tokens[0])
-            context.result.add("plantstore/stream", {"rate": plants / seconds, "added_mb": max(0.0, peak - before)})
+            seconds, size, peak = read_whole_list(node, context.stores.tokens[0])
+            measurement = {"rate": plants / seconds, "mb_per_second": size / 1e6 / seconds, "added_mb": max(0.0, peak - before)}
+            context.result.add("plantstore/stream", measurement)
 
 
 def read_whole_list(node, token):
-    """Reads a list to its end and returns the seconds and the peak memory of the server in MB."""
+    """Reads a list to its end and returns the seconds, its bytes and the peak memory of the server in MB."""
     address = urlsplit(node.address)
     request = f"GET /plants HTTP/1.1\r\nHost: {address.netloc}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
     buffer = bytearray(1 << 18)
@@ -133,7 +150,9 @@ def read_whole_list(node, token):
         head = connection.recv_into(buffer)
         if not buffer.startswith(b"HTTP/1.1 200 "):
             raise load.LoadFailed(f"a whole list: {bytes(buffer[:head])!r}")
-        while connection.recv_into(buffer):
+        size = head
+        while received := connection.recv_into(buffer):
+            size += received
             if (now := time.monotonic()) >= due:
                 peak, due = max(peak, machine.resident_memory_mb(node.server.pid)), now + MEMORY_INTERVAL
-    return time.monotonic() - began, peak
+    return time.monotonic() - began, size, peak

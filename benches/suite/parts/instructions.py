@@ -17,7 +17,7 @@ CASES = {
     "uncached": f"list of {LIST_LENGTH} without the list cache",
     "page-row": "one plant of a page of 1,000 without the list cache",
     "row": "one plant of a whole list of 100,000",
-    "create": "create: HTTP",
+    "create": "create, 16 at a time: threads of the runtime",
     "create-writer": "create: the writer's thread",
 }
 REQUESTS = 2_000
