@@ -99,8 +99,9 @@ fn worker_behind_a_failover_proxy_is_found_again() {
     let mapped = mapped.collect::<Vec<_>>().join(",");
     let arguments = [SHORT_TIMEOUT, &["--worker-address", &mapped]].concat();
     let nodes = [store.serve(&arguments), store.serve(&arguments)];
-    disturb_under_load(&store, &nodes, 2, |round, history| {
-        let number = usize::try_from(round).expect("small");
+    let fault = Fault::new("failover of a worker behind a proxy", 2);
+    disturb_under_load(&store, &nodes, &fault, |round, history| {
+        let number = usize::try_from(round).expect("small") % cluster.workers().len();
         let worker = &cluster.workers()[number];
         worker.kill();
         wait_until("a failure", || history.summary().rejected > 0);
