@@ -107,7 +107,7 @@ impl Duties {
 
     fn write_log(&self) {
         loop {
-            std::thread::sleep(LOG_DELAY);
+            std::thread::park_timeout(LOG_DELAY);
             let lines = std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
             let _ = std::io::stderr().write_all(&lines);
         }
