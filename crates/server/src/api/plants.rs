@@ -60,7 +60,7 @@ pub(crate) async fn list(
     _: ReadCapacity,
     query: ListQuery,
 ) -> Result<Response, ApiError> {
-    list_plants(api, readable(&caller.session, query.owner())?, query).await
+    list_plants(api, readable(&caller.session, &query.parameters.owner)?, query).await
 }
 
 /// `GET /plants/{id}`

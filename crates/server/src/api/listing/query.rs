@@ -28,7 +28,7 @@ const BAD_TAG: ApiError = ApiError::BadRequest("`tag` takes one tag of at most 2
 
 /// A list request: its parameters, and the buffers of its connection.
 pub(crate) struct ListQuery {
-    pub(super) parameters: ListOptions,
+    pub(crate) parameters: ListOptions,
     pub(super) if_none_match: Option<IfNoneMatch>,
     pub(super) accepts_gzip: bool,
     pub(super) context: Arc<Context>,
@@ -66,12 +66,6 @@ where
     }
 }
 
-impl ListQuery {
-    pub(crate) fn owner(&self) -> &OwnerParameter {
-        &self.parameters.owner
-    }
-}
-
 /// A request for one plant: its parameters except for the id.
 pub(crate) struct PlantQuery {
     pub(crate) owner: OwnerParameter,
@@ -101,7 +95,7 @@ impl<App: Send + Sync> FromRequestParts<App> for PlantQuery {
 /// The parameters that determine a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct ListOptions {
-    pub(super) owner: OwnerParameter,
+    pub(crate) owner: OwnerParameter,
     pub(super) limit: Option<u32>,
     after: Option<Cursor>,
     pub(super) include: Include,
