@@ -314,7 +314,8 @@ fn unreachable_database_is_reported() {
     assert_eq!(retry_while_unavailable(|| ada.post(r#"{"id":1,"name":"Rose"}"#)).status, 200);
     metrics.wait_for("plantstore_store_up", &[], 1);
     let open = |role| metrics.value("plantstore_database_connections", &[("role", role)]);
-    assert!(open("read") >= 1 && open("write") == 1);
+    // On Citus there is a writer for each worker.
+    assert!(open("read") >= 1 && open("write") >= 1);
     assert!(metrics.value("plantstore_database_query_duration_seconds_count", &[]) >= 1);
     cluster.stop();
     metrics.wait_for("plantstore_store_up", &[], 0);

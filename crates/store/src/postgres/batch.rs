@@ -52,7 +52,7 @@ pub(super) struct Opened {
     /// Created users, or existing ones of these names.
     new: HashMap<String, i64>,
     /// New versions of the users and owners who exist, and of the writer's row if it contained the expected commit id.
-    versions: HashMap<i64, i64>,
+    pub(super) versions: HashMap<i64, i64>,
     known: HashMap<(i64, Vec<u8>), Row>,
 }
 
@@ -71,11 +71,6 @@ impl Opened {
         self.new.extend(other.new);
         self.versions.extend(other.versions);
         self.known.extend(other.known);
-    }
-
-    /// Returns the number of rows of users, and of the writer, that were found.
-    pub(super) fn found(&self) -> usize {
-        self.versions.len()
     }
 
     fn has(&self, user: i64) -> bool {

@@ -76,7 +76,7 @@ impl DatabaseSession {
         }
         let mut prepared = None;
         if shard.is_of(&self.client).await? {
-            prepared = match Statements::prepare(&self.client, self.role, self.dialect, Some(shard)).await {
+            prepared = match Statements::prepare(&self.client, self.role, |text| shard.statement(text)).await {
                 Err(error) if !is_rejection(&error) => return Err(error),
                 prepared => prepared.ok().flatten().map(Arc::new),
             };
@@ -272,7 +272,7 @@ async fn establish(
     role: ConnectionRole,
 ) -> Result<(Arc<DatabaseSession>, Driver), ConnectFailure> {
     let OpenConnection { client, mut driver, dialect, warnings } = connector.connect(role).await?;
-    let preparing = Statements::prepare(&client, role, dialect, None);
+    let preparing = Statements::prepare(&client, role, |text| dialect.statement(text));
     let statements = match timeout(connector.connect_timeout(), run_with_driver(&mut driver, preparing)).await {
         Ok(prepared) => prepared.map_err(ConnectFailure::Error)?.map(Arc::new),
         Err(_) => return Err(ConnectFailure::TimedOut),

@@ -47,7 +47,7 @@ impl Postgres {
         let admin_timeout = options.admin_timeout;
         let lanes = Arc::new(Lanes::start(url, &Arc::new(connector), options));
         if is_distributed {
-            lanes.main.writer.connect();
+            lanes.main.writer.connect(lanes.main.connector.timeout).await;
             let placed = lanes.refresh().await;
             placed.map_err(|error| OpenError::Unreachable(store_url, error.to_string()))?;
         }

@@ -32,7 +32,7 @@ const MAIN: &str = "main";
 const READERS_MIN: usize = 2;
 /// Number of statements about versions in flight. With two, one silent connection does not hold up all requests.
 const VERSION_STATEMENTS: usize = 2;
-/// The same on a worker of Citus, where a statement costs several times as much, and the number of requests that share it little.
+/// The same on a worker of Citus. The requests of a node are divided among workers, so that fewer of them share a statement.
 const VERSION_STATEMENTS_OF_WORKER: usize = 1;
 /// Time between two looks at the placement, and between attempts to connect to a worker that has a lane through the coordinator.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
@@ -188,7 +188,7 @@ impl Lanes {
         match (connector.connect(ConnectionRole::Admin).await, present) {
             (Ok(_), _) => {
                 let lane = Lane::start(name, &connector, true, &self.options);
-                lane.writer.connect();
+                lane.writer.connect(connector.timeout).await;
                 lane
             }
             (Err(_), Some(present)) => present,

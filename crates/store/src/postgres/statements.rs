@@ -1,7 +1,7 @@
 //! The prepared statements of requests. All of them name their columns, and all statements about plants contain the user id.
 //!
 //! What a statement has in a comment `/* Citus: … */` is executed on Citus only, which would otherwise execute it on more workers
-//! than necessary. [`Shard::statement`] is another text, about the tables of a shard.
+//! than necessary. [`Shard::statement`](super::citus::Shard::statement) is another text, about the tables of a shard.
 //!
 //! - `user_id = ANY($1)` selects the shards, and with them the workers. On PostgreSQL it would multiply the look-ups in the index.
 //! - `INSERT … SELECT` takes the user id from a distributed table, so that each worker inserts the rows of its own shards.
@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::citus::Shard;
 use super::connector::Dialect;
 use super::metrics::ConnectionRole;
 
@@ -24,7 +23,7 @@ macro_rules! statements {
 
         impl $set {
             /// Prepares all statements in one round trip, each with the text that `text` returns for it.
-            async fn prepare_as(client: &Client, text: impl Fn(&str) -> String) -> Result<Self, Error> {
+            pub(crate) async fn prepare(client: &Client, text: impl Fn(&str) -> String) -> Result<Self, Error> {
                 let texts = [$(text($text)),*];
                 let mut prepared = try_join_all(texts.iter().map(|text| client.prepare(text))).await?.into_iter();
                 Ok(Self { $($name: prepared.next().expect("one for each"),)* })
@@ -41,17 +40,15 @@ pub(super) enum Statements {
 }
 
 impl Statements {
-    /// Prepares the statements of a role, about the tables of a shard if there is one. `None` if the role has no statements.
+    /// Prepares the statements of a role, each with the text that `text` returns for it. `None` if the role has none.
     pub(super) async fn prepare(
         client: &Client,
         role: ConnectionRole,
-        dialect: Dialect,
-        shard: Option<&Shard>,
+        text: impl Fn(&str) -> String,
     ) -> Result<Option<Self>, Error> {
-        let text = |text: &str| shard.map_or_else(|| dialect.statement(text), |shard| shard.statement(text));
         Ok(match role {
-            ConnectionRole::Read => Some(Self::Read(ReadStatements::prepare_as(client, text).await?)),
-            ConnectionRole::Write => Some(Self::Write(WriteStatements::prepare_as(client, text).await?)),
+            ConnectionRole::Read => Some(Self::Read(ReadStatements::prepare(client, text).await?)),
+            ConnectionRole::Write => Some(Self::Write(WriteStatements::prepare(client, text).await?)),
             ConnectionRole::KeyLock | ConnectionRole::Admin => None,
         })
     }
@@ -67,14 +64,8 @@ impl Statements {
     }
 }
 
-impl WriteStatements {
-    pub(crate) async fn prepare(client: &Client, dialect: Dialect) -> Result<Self, Error> {
-        Self::prepare_as(client, |text| dialect.statement(text)).await
-    }
-}
-
 impl Dialect {
-    fn statement(self, text: &str) -> String {
+    pub(crate) fn statement(self, text: &str) -> String {
         match self {
             Self::Postgres => text.to_owned(),
             Self::Citus => text.replace("/* Citus: ", "").replace(" */", ""),

@@ -15,7 +15,7 @@ use super::citus::{COUNT, LOCK, Shard, Shards};
 use super::connection::DatabaseSession;
 use super::connector::{Dialect, execute_each, lock_timeout};
 use super::error::{DatabaseError, certainly_not_committed, is_rejection};
-use super::statements::{Statements, WriteStatements};
+use super::statements::Statements;
 use crate::plants::{Job, JobOutcome};
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
@@ -68,10 +68,6 @@ struct Part {
 }
 
 impl Part {
-    fn statements(&self) -> &WriteStatements {
-        self.statements.of_writer()
-    }
-
     fn has(&self, user: i64) -> bool {
         self.shard.as_ref().is_none_or(|shard| shard.contains(user))
     }
@@ -162,7 +158,7 @@ impl<'a> Transaction<'a> {
         let parts = self.parts.iter().map(async |part| {
             let opening = Opening::of(self.batch, *id, |user| part.has(user));
             let Opening { users, new_names, new_created_at, key_users, keys } = &opening;
-            let statements = part.statements();
+            let statements = part.statements.of_writer();
             let (created, locked, new, known) = join!(
                 query(*last == 0 && part.has(*id), client, &statements.create_writer, [id]),
                 query(true, client, &statements.advance_versions, [users, id, last]),
@@ -180,7 +176,7 @@ impl<'a> Transaction<'a> {
             opened.add(part?);
         }
         match &self.guard {
-            Some(ShardGuard { ids, users, .. }) if opened.found() < *users => {
+            Some(ShardGuard { ids, users, .. }) if opened.versions.len() < *users => {
                 let on_server = client.query_one(&self.session.prepared(COUNT).await?, &[ids]).await?;
                 Ok((usize::try_from(on_server.try_get::<_, i64>(0)?) == Ok(ids.len())).then_some(opened))
             }
@@ -193,7 +189,7 @@ impl<'a> Transaction<'a> {
         let parts = self.parts.iter().map(|part| {
             let PlantWrites { deletes, creates, replacements } = PlantWrites::of(jobs.clone(), |user| part.has(user));
             async move {
-                let statements = part.statements();
+                let statements = part.statements.of_writer();
                 let (deleted, created, replaced) = join!(
                     query(deletes.any(), client, &statements.delete, deletes.keys()),
                     query(creates.any(), client, &statements.create, creates.values()),
@@ -216,7 +212,7 @@ impl<'a> Transaction<'a> {
     pub(super) async fn commit(&self, executed: &Executed) -> Result<(), Option<DatabaseError>> {
         let stored = self.parts.iter().map(async |part| {
             let key_outcomes = KeyOutcomes::of(self.batch, &executed.outcomes, |user| part.has(user));
-            let statement = &part.statements().store_keys;
+            let statement = &part.statements.of_writer().store_keys;
             query(key_outcomes.any(), &self.session.client, statement, key_outcomes.values()).await
         });
         let warnings = self.session.warnings.load(Ordering::Acquire);

@@ -65,9 +65,9 @@ impl Writer {
         self.connection.ready().is_some()
     }
 
-    /// Opens the connection before it is needed.
-    pub(super) fn connect(&self) {
-        self.connection.start();
+    /// Opens the connection before it is needed, and waits for it: a lane without it is reported as lost.
+    pub(super) async fn connect(&self, timeout: Duration) {
+        let _ = self.connection.session(Instant::now() + timeout).await;
     }
 
     /// Checks that the writer is running and has its connection.

@@ -236,7 +236,9 @@ pub(super) struct Importer {
 impl Importer {
     pub(super) async fn start(engine: &Postgres) -> Result<Self, StoreError> {
         let connection = engine.admin_connection().await?;
-        let statements = connection.wait_for(WriteStatements::prepare(&connection.client, connection.dialect)).await?;
+        let statements = connection
+            .wait_for(WriteStatements::prepare(&connection.client, |text| connection.dialect.statement(text)))
+            .await?;
         Ok(Self { connection, statements })
     }
 
