@@ -171,7 +171,7 @@ fn mutated_frames_do_not_harm_the_service() {
         let _ = stream.shutdown(Shutdown::Write);
         let mut received = Vec::new();
         if let Err(error) = stream.read_to_end(&mut received) {
-            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{:?}", bytes);
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{bytes:?}");
         }
         fault.count(2, 0);
     }
