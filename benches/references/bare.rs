@@ -56,7 +56,7 @@ async fn create(body: Bytes) -> Result<([(HeaderName, &'static str); 1], Vec<u8>
     Ok(([(CONTENT_TYPE, "application/json")], response))
 }
 
-/// What the service does for every request, and the bare server does not.
+/// Duties of the service for every request, which the bare server does not have.
 struct Duties {
     /// The number of each user by the hash of the token.
     sessions: HashMap<[u8; 32], usize>,
