@@ -46,9 +46,10 @@ fn statements_name_their_columns() {
     assert!(inserts > 10, "the statements were not found");
 }
 
-/// Returns true if a statement has `*` in place of a list of columns. `count(*)` does not count.
+/// Returns true if a statement has `*` in place of a list of columns. `count(*)` and comments do not count.
 fn selects_all(statement: &str) -> bool {
-    let statement = statement.to_ascii_lowercase().replace(',', " , ").replace('*', " * ");
+    let statement = statement.to_ascii_lowercase().replace("/*", " ").replace("*/", " ");
+    let statement = statement.replace(',', " , ").replace('*', " * ");
     let words: Vec<_> = statement.split_whitespace().collect();
     let before_all = |word: &str| {
         ["select", "returning", "distinct"].iter().any(|keyword| word.ends_with(keyword))
@@ -61,6 +62,7 @@ fn selects_all(statement: &str) -> bool {
 /// Counts the inserts; `None` if one does not name its columns.
 fn count_inserts(statement: &str) -> Option<usize> {
     let statement = statement.to_ascii_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
+    let statement = statement.replace("insert or ignore into ", "insert into ");
     let mut inserts = statement.split("insert into ").skip(1);
     let names_columns = |insert: &str| {
         let (table, rest) = insert.split_at(insert.find([' ', '(']).unwrap_or(insert.len()));
