@@ -102,7 +102,7 @@ where
         let auth = <&'static Auth>::from_ref(app);
         let context = Arc::<Context>::from_ref(app);
         let session = authenticate(auth, &context, &parts.headers).await?;
-        context.set_identity(Arc::clone(&session.identity));
+        let _ = context.identity.set(Arc::clone(&session.identity));
         if let Some(quota) = &auth.user_quota {
             quota.count(session.user_id(), &context).map_err(AuthError::TooManyRequests)?;
         }

@@ -125,7 +125,7 @@ impl UserQuota {
         let taken = self.limiter.take(user, Instant::now());
         let (Ok(BucketLevel { left, next_in }) | Err(BucketLevel { left, next_in })) = taken;
         if let Ok(value) = HeaderValue::try_from(format!(r#""user";r={left};t={next_in}"#)) {
-            context.set_rate_limit(value);
+            let _ = context.rate_limit.set(value);
         }
         taken.map(drop).map_err(|level| {
             self.rejected.count();
@@ -136,7 +136,7 @@ impl UserQuota {
     /// Adds the policy, and the state of the quota if the user is authenticated.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap, context: &Context) {
         headers.insert(RATE_LIMIT_POLICY, self.policy.clone());
-        if let Some(value) = context.rate_limit() {
+        if let Some(value) = context.rate_limit.get() {
             headers.insert(RATE_LIMIT, value.clone());
         }
     }

@@ -55,9 +55,10 @@ pub(crate) struct Context {
     method: Option<Method>,
     version: Version,
     route: &'static str,
-    identity: OnceLock<Arc<Identity>>,
+    /// The user that the request acts for; set once, because a request is authenticated by one handler.
+    pub(crate) identity: OnceLock<Arc<Identity>>,
     /// The `RateLimit` header field, if the user has a quota.
-    rate_limit: OnceLock<HeaderValue>,
+    pub(crate) rate_limit: OnceLock<HeaderValue>,
     pub(crate) trace: Option<Trace>,
     /// A probe, a scrape or a static file, which is logged at debug level if it succeeds.
     pub(crate) routine: bool,
@@ -95,23 +96,9 @@ impl Context {
         ClientAddress::from(self.client)
     }
 
-    /// Records the user that the request acts for; once, because a request is authenticated by one handler.
-    pub(crate) fn set_identity(&self, identity: Arc<Identity>) {
-        let _ = self.identity.set(identity);
-    }
-
     /// Returns the user that the request acts for, once it is authenticated.
     pub(crate) fn user_id(&self) -> Option<UserId> {
         self.identity.get().map(|identity| identity.user_id)
-    }
-
-    /// Records the `RateLimit` header field of the response.
-    pub(crate) fn set_rate_limit(&self, value: HeaderValue) {
-        let _ = self.rate_limit.set(value);
-    }
-
-    pub(crate) fn rate_limit(&self) -> Option<&HeaderValue> {
-        self.rate_limit.get()
     }
 
     pub(crate) fn id(&self) -> &str {

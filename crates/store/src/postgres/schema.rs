@@ -25,12 +25,6 @@ struct Migration {
     oldest: i32,
 }
 
-impl Migration {
-    fn each_statement(&self) -> impl Iterator<Item = &'static str> {
-        self.statements.split_inclusive(";\n")
-    }
-}
-
 const MIGRATIONS: &[Migration] = &[
     Migration { statements: include_str!("../../../../migrations/postgres/0001_plants.sql"), oldest: 1 },
     Migration { statements: include_str!("../../../../migrations/postgres/0002_keys_and_shares.sql"), oldest: 1 },
@@ -205,7 +199,7 @@ async fn migrate(client: &Client, dialect: Dialect, url: &StoreUrl, change: Sche
     }
     for (number, migration) in (1..).zip(MIGRATIONS).skip(usize::try_from(found).unwrap_or(0)) {
         // Each statement in its own message, because Citus sends the whole message to its workers if a table is distributed.
-        for statement in migration.each_statement() {
+        for statement in migration.statements.split_inclusive(";\n") {
             client.batch_execute(statement).await?;
         }
         client

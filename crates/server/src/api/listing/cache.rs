@@ -51,8 +51,10 @@ pub(crate) struct ListCache {
     lists: Option<BoundedCache<(ListId, ListOptions), CachedList, ByBytes>>,
     /// Total size of the lists in memory: in the cache, or in a response that is still being sent after eviction.
     shared: Arc<AtomicUsize>,
-    hits: Striped<Counter>,
-    misses: Striped<Counter>,
+    /// Lists that were sent from the cache.
+    pub(super) hits: Striped<Counter>,
+    /// Lists that were read from the store.
+    pub(super) misses: Striped<Counter>,
 }
 
 /// The bytes of a list, which count towards a total until they are dropped.
@@ -93,19 +95,9 @@ impl ListCache {
         Some(list)
     }
 
-    /// Counts a list that is sent from the cache.
-    pub(super) fn count_hit(&self) {
-        self.hits.count();
-    }
-
     /// Returns true if the list is cached, in any state.
     pub(super) fn contains(&self, id: ListId, parameters: &ListOptions) -> bool {
         self.lists.as_ref().is_some_and(|cache| cache.contains_key(&(id, parameters.clone())))
-    }
-
-    /// Counts a list that is read from the store.
-    pub(super) fn count_miss(&self) {
-        self.misses.count();
     }
 
     /// Returns true if a list of this size may be stored. False while lists that are evicted but still being sent take up as much

@@ -64,7 +64,7 @@ fn without_reading(
         }
     }
     Ok(cached.map(|list| {
-        api.lists.count_hit();
+        api.lists.hits.count();
         list.respond()
     }))
 }
@@ -76,7 +76,7 @@ async fn read(
     readable: ReadableCollections,
     query: ListQuery,
 ) -> Result<Response, ApiError> {
-    api.lists.count_miss();
+    api.lists.misses.count();
     let tag = query.parameters.tag.as_deref();
     let mut ranges = query.parameters.ranges(&readable);
     let limit = query.parameters.limit.map_or(usize::MAX, |limit| limit as usize);
