@@ -267,11 +267,8 @@ const PAGES: [&str; 5] = ["/docs", "/docs/{file}", "/", "/console/{file}", "/fav
 
 /// Checks that a path is one of those with this label, in which `{…}` stands for one segment.
 fn has_label(path: &str, label: &str) -> bool {
-    path == label || label.split_once('{').and_then(|(prefix, _)| path.strip_prefix(prefix)).is_some_and(is_segment)
-}
-
-fn is_segment(text: &str) -> bool {
-    !text.is_empty() && !text.contains('/')
+    let rest = label.split_once('{').and_then(|(prefix, _)| path.strip_prefix(prefix));
+    path == label || rest.is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
 }
 
 /// Iterates over the labels of all routes. The label of an operation is its path in the OpenAPI document; one with several methods

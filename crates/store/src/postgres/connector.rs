@@ -270,6 +270,9 @@ impl Dialect {
             // statements of a transaction. `SET LOCAL` also applies to workers.
             Self::Citus => &[
                 "idle_session_timeout = 0",
+                // Workers parse values in the text of statements with their own defaults.
+                "standard_conforming_strings = on",
+                "bytea_output = hex",
                 "citus.multi_shard_modify_mode = 'sequential'",
                 "citus.max_adaptive_executor_pool_size = 1",
                 "citus.propagate_set_commands = 'local'",
