@@ -81,9 +81,11 @@ pub(crate) async fn serve<H: Handler>(
     }
     let deadline = Instant::now() + transport.limits.shutdown_grace;
     drop(listener);
+    // First, so that the service is not ready any more when a client learns of the shutdown.
+    let requests_finished = transport.requests.idle();
     phase.send_replace(ShutdownPhase::Draining);
     let finish = async {
-        transport.requests.idle().await;
+        requests_finished.await;
         // Idle connections stay open until now, so that a client that is about to send a request gets a response.
         phase.send_replace(ShutdownPhase::Closing);
         transport.connections.idle().await;

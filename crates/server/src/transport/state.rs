@@ -199,15 +199,15 @@ impl Tracker {
         self.is_awaited.load(Ordering::SeqCst)
     }
 
-    /// Resolves when none is in flight.
-    pub(crate) async fn idle(&self) {
+    /// Resolves when none is in flight. The end is awaited from the call on.
+    pub(crate) fn idle(&self) -> impl Future<Output = ()> {
         self.is_awaited.store(true, Ordering::SeqCst);
-        loop {
-            let changed = self.changed.notified();
-            if self.count() == 0 {
-                return;
+        async {
+            let mut changed = self.changed.notified();
+            while self.count() > 0 {
+                changed.await;
+                changed = self.changed.notified();
             }
-            changed.await;
         }
     }
 }
