@@ -70,7 +70,8 @@ fn connection_that_hangs_while_storing_token_use_is_closed() {
     drop(held);
     let cyd = node.client(&store.token("cyd", &[]));
     let start = Stopwatch::start();
-    wait_until("a write", || in_time(|| cyd.post(plant(1, "written"))).status == 200);
+    // A write that began too late has an unknown outcome, and may be stored.
+    wait_until("a write", || [200, 409].contains(&in_time(|| cyd.post(plant(1, "written"))).status));
     assert!(start.elapsed() < RECOVERY_LIMIT, "the write succeeded after {:?}", start.elapsed());
 }
 
