@@ -1,8 +1,7 @@
 //! Request bodies: one JSON object each, whose fields are checked one by one, so that all errors are reported together.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Deserialize;
@@ -103,7 +102,8 @@ impl<'a> JsonObject<'a> {
 
     fn take(&mut self, field: &'static str) -> Option<&'a RawValue> {
         self.known.push(field);
-        self.members.values.remove(field)
+        // Of a repeated key, the last value is checked.
+        self.members.values.iter().rfind(|(key, _)| key == field).map(|(_, raw)| *raw)
     }
 
     fn check<T>(&mut self, raw: Option<&RawValue>, field: &str, parse: impl Fn(&RawValue) -> Checked<T>) -> Option<T> {
@@ -117,23 +117,26 @@ impl<'a> JsonObject<'a> {
     /// Rejects fields that were not asked for.
     pub(crate) fn reject_unknown(&mut self) {
         let detail = format!("is not known here: the fields are `{}`", join(&self.known, "`, `"));
-        for key in std::mem::take(&mut self.members.values).into_keys().take(UNKNOWN_KEYS_SHOWN) {
-            self.reject(&shown(&key), FieldErrorKind::Unknown, detail.clone());
+        let keys = self.members.values.iter().map(|(key, _)| key.to_string());
+        let mut unknown: Vec<_> = keys.filter(|key| !self.known.contains(&key.as_str())).collect();
+        unknown.dedup();
+        for key in unknown.iter().take(UNKNOWN_KEYS_SHOWN) {
+            self.reject(&shown(key), FieldErrorKind::Unknown, detail.clone());
         }
     }
 
     /// Returns the parsed body, or the errors of all fields: those about repeated keys first.
     pub(crate) fn finish<T>(self, body: Option<T>) -> Result<T, BodyError> {
+        match body {
+            Some(body) if self.errors.is_empty() && self.members.repeated.is_empty() => return Ok(body),
+            _ => {}
+        }
         let is_known = |key: &String| self.known.contains(&key.as_str());
         let (known, unknown): (Vec<_>, Vec<_>) = self.members.repeated.into_iter().partition(is_known);
         let shown = known.into_iter().chain(unknown.into_iter().take(UNKNOWN_KEYS_SHOWN)).map(|key| shown(&key));
         let detail = || "is given more than once".to_owned();
         let repeated = shown.map(|field| FieldError { field, kind: FieldErrorKind::Type, detail: detail() });
-        let errors: Vec<_> = repeated.chain(self.errors).collect();
-        match body {
-            Some(body) if errors.is_empty() => Ok(body),
-            _ => Err(BodyError::Fields(errors)),
-        }
+        Err(BodyError::Fields(repeated.chain(self.errors).collect()))
     }
 }
 
@@ -150,8 +153,9 @@ pub(crate) fn string(raw: &RawValue) -> Checked<Option<String>> {
     if !raw.get().starts_with('"') {
         return Err((FieldErrorKind::Type, "must be a string".to_owned()));
     }
-    // The syntax is known to be valid, so this can only fail at an unpaired surrogate.
-    Ok(serde_json::from_str(raw.get()).ok())
+    // The syntax is known to be valid, so decoding an escape can only fail at an unpaired surrogate.
+    let text = raw.get();
+    Ok(if text.contains('\\') { serde_json::from_str(text).ok() } else { Some(text[1..text.len() - 1].to_owned()) })
 }
 
 /// Returns the message of the JSON parser with its internal terms replaced.
@@ -165,10 +169,9 @@ fn shown(key: &str) -> String {
     key.chars().take(KEY_SHOWN_CHARS).flat_map(char::escape_debug).collect()
 }
 
-/// The members of an object by their keys, and the keys that are repeated.
-#[derive(Default)]
+/// The members of an object, sorted by key, and the keys that are repeated.
 struct Members<'a> {
-    values: BTreeMap<Cow<'a, str>, &'a RawValue>,
+    values: Vec<(Cow<'a, str>, &'a RawValue)>,
     repeated: BTreeSet<String>,
 }
 
@@ -184,7 +187,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-                let mut members = Members::default();
+                let mut values: Vec<(Cow<'de, str>, &RawValue)> = Vec::new();
                 while let Some(key) = map.next_key::<&RawValue>()? {
                     let quoted = key.get();
                     let decoded = if quoted.contains('\\') {
@@ -193,16 +196,13 @@ impl<'de> Deserialize<'de> for Members<'de> {
                     } else {
                         Cow::Borrowed(&quoted[1..quoted.len() - 1])
                     };
-                    match members.values.entry(decoded) {
-                        Entry::Vacant(entry) => *entry.insert(map.next_value()?),
-                        Entry::Occupied(mut entry) => {
-                            members.repeated.insert(entry.key().clone().into_owned());
-                            // The last value is checked.
-                            entry.insert(map.next_value()?)
-                        }
-                    };
+                    values.push((decoded, map.next_value()?));
                 }
-                Ok(members)
+                // Members with the same key stay in their order.
+                values.sort_by(|(key, _), (other, _)| key.cmp(other));
+                let repeated = values.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+                let repeated = repeated.map(|pair| pair[0].0.to_string()).collect();
+                Ok(Members { values, repeated })
             }
         }
 

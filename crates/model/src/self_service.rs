@@ -55,7 +55,6 @@ pub enum TokenRequestError {
 }
 
 impl TokenRequest {
-    /// Parses one JSON object and reports all errors together.
     pub fn from_json(bytes: &[u8], now: Timestamp) -> Result<Self, BodyError> {
         let mut object = JsonObject::parse(bytes, "")?;
         let label = object.optional("label", label).unwrap_or_default();
@@ -113,7 +112,6 @@ pub struct ShareRequest {
 }
 
 impl ShareRequest {
-    /// Parses one JSON object and reports all errors together.
     pub fn from_json(bytes: &[u8]) -> Result<Self, BodyError> {
         let mut object = JsonObject::parse(bytes, " with `role`")?;
         let role = object.required("role", role);

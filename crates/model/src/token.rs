@@ -14,7 +14,6 @@ use crate::text::{Escaped, is_invisible};
 use crate::user::Role;
 
 pub const TOKEN_PREFIX: &str = "pst_";
-/// Maximum length of a JWT in bytes.
 const JWT_MAX: usize = 16 * 1024;
 const SECRET_CHARS: usize = 32;
 const CHECKSUM_CHARS: usize = 6;
@@ -23,11 +22,10 @@ const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 /// Maximum length of a label, in characters.
 pub const LABEL_MAX_CHARS: usize = 100;
 
-/// The secret text of a token. `Debug` does not show it.
+/// The secret text of a token. Without `Debug`, so that it is not printed by accident.
 pub struct PlainToken(String);
 
 impl PlainToken {
-    /// Generates a token from the system's random source.
     pub fn generate() -> Result<Self, RandomSourceFailed> {
         let mut text = String::with_capacity(TOKEN_PREFIX.len() + SECRET_CHARS + CHECKSUM_CHARS);
         text.push_str(TOKEN_PREFIX);
@@ -65,12 +63,6 @@ impl PlainToken {
     }
 }
 
-impl fmt::Debug for PlainToken {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("PlainToken(hidden)")
-    }
-}
-
 fn checksum(body: &str) -> [u8; CHECKSUM_CHARS] {
     let mut rest = crc32fast::hash(body.as_bytes());
     let mut characters = [b'0'; CHECKSUM_CHARS];
@@ -100,24 +92,12 @@ impl TokenHash {
     }
 }
 
-impl fmt::Debug for TokenHash {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("TokenHash(hidden)")
-    }
-}
-
-/// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// List plants.
     Read,
-    /// Create plants.
     Write,
-    /// Delete plants.
     Delete,
-    /// List, create and revoke the user's own tokens.
     ManageTokens,
-    /// List, grant and revoke access to the user's own plants.
     ManageShares,
 }
 
@@ -145,7 +125,6 @@ impl Scope {
     }
 }
 
-/// A set of scopes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scopes(u8);
 
@@ -180,13 +159,11 @@ impl Scopes {
         self.0 == 0
     }
 
-    /// Returns the scopes that both sets have.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Returns the scopes that the other set does not have.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
@@ -263,7 +240,6 @@ impl TokenLabel {
     }
 }
 
-/// A text is not a valid [`TokenLabel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a label has at most {LABEL_MAX_CHARS} characters, and no invisible ones except blanks")]
 pub struct TokenLabelError;
@@ -287,7 +263,6 @@ impl TokenState {
     }
 }
 
-/// Creator of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenCreator {
     /// The operator, with a command.
@@ -299,13 +274,18 @@ pub enum TokenCreator {
 }
 
 impl TokenCreator {
-    /// Parses the text of `Display`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "operator" => Some(Self::Operator),
             "issuer" => Some(Self::Issuer),
             _ => text.strip_prefix("token ")?.parse().ok().map(|id| Self::Token(TokenId(id))),
         }
+    }
+}
+
+impl Serialize for TokenCreator {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -320,20 +300,15 @@ impl fmt::Display for TokenCreator {
 }
 
 /// Attributes of a token that are fixed at its creation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct TokenAttributes {
     pub label: TokenLabel,
     pub scopes: Scopes,
+    #[serde(skip)]
     pub creator: TokenCreator,
     pub created: Timestamp,
     /// `None` for a token that never expires.
     pub expires: Option<Timestamp>,
-}
-
-impl TokenAttributes {
-    pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
-    }
 }
 
 /// Checks that a text has the form of a JWT, three parts in base64url, and not that of a token of the service.

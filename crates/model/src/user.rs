@@ -31,8 +31,7 @@ impl UserName {
         Ok(Self(text.to_owned()))
     }
 
-    /// Checks the rules for new users: no character is invisible or looks like a blank, so that no two names look alike for
-    /// that reason.
+    /// Checks the rules for new users: no character is invisible or looks like a blank, so that no names look alike.
     pub fn check_new(&self) -> Result<(), UserNameError> {
         match self.0.chars().find(|character| is_invisible(*character)) {
             Some(invisible) => Err(UserNameError::Invisible(u32::from(invisible))),
@@ -56,7 +55,6 @@ fn is_zero_width_or_bidi(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// The reason why a text is not a [`UserName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserNameError {
     #[error("a user name has 1 to {USER_NAME_MAX_CHARS} characters, this one has {0}")]

@@ -7,27 +7,22 @@ use plantstore_model::user::UserNameError;
 /// Errors of opening a store. The messages are for the operator and say what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no store, and the options do not allow creating one.
     #[error(
         "there is no store at {0}{looked_for}: name yours with --store; `plantstore serve` and `plantstore migrate` create a \
          new one, and so do `token create` and `import` with --create",
         looked_for = looked_for(.0)
     )]
     Missing(StoreUrl),
-    /// The file cannot be created, read or written.
     #[error("cannot open {0}: {1}; name a file in a directory that exists and that this user can write to")]
     Unusable(StoreUrl, String),
     #[error("{0} is not a plantstore file ({1}): name another file with --store")]
     NotPlantstore(StoreUrl, String),
     #[error("{0} was written by a newer plantstore (schema {1}, this one knows {2}): use that release or a later one")]
     Newer(StoreUrl, i64, i64),
-    /// The schema is older than this release needs, and the options do not allow migrating it.
     #[error("the schema of {0} is at version {1}, this release needs {2}: run `plantstore migrate` first")]
     Outdated(StoreUrl, i64, i64),
-    /// The database is unreachable or rejects the connection.
     #[error("cannot connect to {0}: {1}")]
     Unreachable(StoreUrl, String),
-    /// The store cannot be used in its present state.
     #[error("cannot use {0}: {1}")]
     Unfit(StoreUrl, String),
 }
@@ -42,31 +37,25 @@ fn looked_for(url: &StoreUrl) -> String {
     }
 }
 
-/// Errors of operations, by what they mean for the caller. The texts are for the log and the operator, never for a client.
+/// Errors of operations, by what they mean for the caller: nothing was changed, but for [`Self::OutcomeUnknown`]. The texts are for
+/// the log and the operator, never for a client.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The write queue is full. Nothing was changed.
     #[error("the write queue is full")]
     Overloaded,
-    /// The disk is full. Nothing was changed.
     #[error("storage is full: {0}")]
     Full(String),
-    /// The store is temporarily unavailable. Nothing was changed.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// A request with the same idempotency key is in flight. Nothing was changed.
     #[error("a request with the same key is in flight")]
     InFlight,
     /// The change may or may not have been committed.
     #[error("outcome unknown: {0}")]
     OutcomeUnknown(&'static str),
-    /// The name is not allowed for new users. Nothing was changed.
     #[error("{0}")]
     NewUserName(UserNameError),
-    /// A row violates the rules of the service, and is not copied.
     #[error("{0}; correct this row first, nothing is copied until then")]
     BadRow(String),
-    /// The store returned an unexpected error or value.
     #[error("store failed: {0}")]
     Internal(String),
 }

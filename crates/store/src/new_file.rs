@@ -12,9 +12,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-/// Suffix of a partial file's name, after a random number.
-const PARTIAL: &str = ".partial";
-
 /// The partial files of this process, for [`discard_all`]. Files are created, finished and removed under this lock.
 static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -29,7 +26,6 @@ pub struct NewFile {
 /// Errors of writing a file. The messages are for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum NewFileError {
-    /// There is a file of this name, which must not be replaced.
     #[error("there is a file {0} already: name another, or move it away")]
     Exists(PathBuf),
     #[error("{0} is not a regular file, and is never replaced: name another")]
@@ -42,21 +38,12 @@ pub enum NewFileError {
 }
 
 impl NewFile {
-    /// Begins a file that only its owner can read. A file that exists is an error.
-    pub fn create(path: &Path) -> Result<Self, NewFileError> {
-        Self::begin(path, Existing::Keep)
-    }
-
-    /// Begins a file that only its owner can read, in place of one that may exist.
-    pub fn replace(path: &Path) -> Result<Self, NewFileError> {
-        Self::begin(path, Existing::Replace)
-    }
-
-    fn begin(path: &Path, existing: Existing) -> Result<Self, NewFileError> {
+    /// Begins a file that only its owner can read.
+    pub fn begin(path: &Path, existing: Existing) -> Result<Self, NewFileError> {
         let failed = |error| NewFileError::Failed(path.to_owned(), error);
         existing.check(path)?;
         let random = getrandom::u64().map_err(|error| failed(error.into()))?;
-        let partial = beside(path, &format!(".{random:016x}{PARTIAL}"));
+        let partial = beside(path, &format!(".{random:016x}.partial"));
         let mut partial_files = partial_files();
         // `create_new` never opens an existing file and never follows a link.
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&partial);
@@ -73,7 +60,6 @@ impl NewFile {
         &mut self.file
     }
 
-    /// Syncs the file and gives it its name.
     pub fn finish(self) -> Result<(), NewFileError> {
         let failed = |error| NewFileError::Failed(self.path.clone(), error);
         self.file.sync_all().map_err(failed)?;
@@ -140,9 +126,10 @@ fn partial_files() -> MutexGuard<'static, Vec<PathBuf>> {
     PARTIAL_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Treatment of an existing file of the name.
+/// Treatment of a file that has the name already.
 #[derive(Clone, Copy)]
-enum Existing {
+pub enum Existing {
+    /// It is an error.
     Keep,
     Replace,
 }
@@ -171,7 +158,6 @@ fn rename_exclusively(from: &Path, to: &Path) -> rustix::io::Result<()> {
     renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
 }
 
-/// Reports that the system has no such call.
 #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
 fn rename_exclusively(_: &Path, _: &Path) -> rustix::io::Result<()> {
     Err(Errno::NOTSUP)

@@ -9,7 +9,7 @@ pub use self::keys::{IdempotencyKey, StoredError};
 pub(crate) use self::list::{FetchedRows, PlantRow, fetch_sizes, merge};
 pub use self::list::{ListStep, PlantRange, Version, end_ranges_after};
 pub(crate) use self::write::{
-    BATCH_MAX, Job, JobOutcome, KeyOutcome, Timeouts, WriteMetrics, WriteQueue, execute_batch,
+    BATCH_MAX, BatchResult, Job, JobOutcome, KeyOutcome, Timeouts, WriteMetrics, WriteQueue, execute_batch,
     is_worth_retrying_one_by_one, reply, reply_all,
 };
 pub use self::write::{PlantWrite, WriteContext, WriteOutcome};

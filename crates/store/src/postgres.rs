@@ -3,29 +3,19 @@
 //! Reads are pipelined on a few connections. Writes go through the same queue as in the embedded engine. Every wait has a
 //! deadline, so that a database that is down, frozen or unreachable leads to an error and never to a request that hangs.
 
-mod batch;
 mod citus;
-mod connection;
-mod connector;
+mod connect;
 mod engine;
-mod error;
-mod key_locks;
 mod lane;
-mod lists;
-mod metrics;
-mod readers;
+mod read;
 mod schema;
-mod statements;
-mod tls;
-mod transaction;
-mod writer;
+mod write;
 
-pub(crate) use self::batch::{PlantColumns, changed_plants};
 pub use self::citus::{PlacedTable, Placement};
-pub(crate) use self::connection::{AdminConnection, wait_for_response};
-pub(crate) use self::connector::execute_each;
+pub(crate) use self::connect::{
+    AdminConnection, NO_RESPONSE, WriteStatements, describe, execute_each, wait_for_response,
+};
 pub(crate) use self::engine::Postgres;
-pub(crate) use self::error::{NO_RESPONSE, describe};
-pub(crate) use self::readers::get;
+pub(crate) use self::read::get;
 pub(crate) use self::schema::{Started, distribute, start_command};
-pub(crate) use self::statements::WriteStatements;
+pub(crate) use self::write::{PlantColumns, changed_plants};

@@ -3,6 +3,7 @@
 //! A method that changes data returns only after the change is durable. Every error except
 //! [`StoreError::OutcomeUnknown`] means that nothing was changed.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -314,10 +315,10 @@ impl Store {
     }
 
     /// Returns the queue for writes to the plants of these users.
-    fn queue_of(&self, context: WriteContext) -> WriteQueue {
+    fn queue_of(&self, context: WriteContext) -> Cow<'_, WriteQueue> {
         match &self.database {
-            Database::Sqlite(engine) => engine.queue().clone(),
-            Database::Postgres(engine) => engine.queue_of(context),
+            Database::Sqlite(engine) => Cow::Borrowed(engine.queue()),
+            Database::Postgres(engine) => Cow::Owned(engine.queue_of(context)),
         }
     }
 

@@ -208,7 +208,6 @@ impl PostgresUrl {
         self.config.get_hosts().iter().enumerate().map(move |(index, host)| (host, port(index)))
     }
 
-    /// Returns true if the URL itself contains a password.
     pub fn has_password(&self) -> bool {
         self.config.get_password().is_some()
     }

@@ -21,7 +21,6 @@ pub const SHARES_RECEIVED_MAX: u32 = 100;
 /// Maximum number of offers in a list of received shares.
 const OFFERS_MAX: i64 = 100;
 
-/// Access of a user to the plants of one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionAccess {
     pub owner: UserName,
@@ -36,7 +35,6 @@ impl FromRow for CollectionAccess {
     }
 }
 
-/// A share, with the names of both users.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredShare {
     pub owner: StoredName,
@@ -102,7 +100,6 @@ pub enum AcceptOutcome {
     TooMany,
 }
 
-/// Columns of a [`StoredShare`].
 macro_rules! select_shares {
     ($rest:literal) => {
         concat!(
@@ -290,7 +287,6 @@ impl Transaction {
         Ok(revoked.is_some())
     }
 
-    /// Counts the shares that a user has accepted from other owners than this one.
     async fn count_accepted(&self, user: UserId, other_than: UserId) -> Result<u32, TransactionError> {
         const COUNT: &str = "SELECT count(*) FROM shares_by_name WHERE grantee_id = $1 AND owner_id <> $2";
         self.count(COUNT, &[&user.get(), &other_than.get()]).await

@@ -2,6 +2,7 @@
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use serde::{Serialize, Serializer};
 
 use super::users::{StoredName, timestamp};
 use crate::database::Transaction;
@@ -17,24 +18,33 @@ pub const TOKENS_MAX: u32 = 100;
 const INACTIVE_TOKENS_MAX: i64 = 100;
 
 /// A token, which may be revoked or expired.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct StoredToken {
     pub id: TokenId,
     pub user: StoredName,
+    #[serde(skip)]
     pub user_id: UserId,
+    #[serde(flatten)]
     pub attributes: TokenAttributes,
     pub revoked: Option<Timestamp>,
     /// The day of its last use: its start, or the time of creation if that is later.
+    #[serde(serialize_with = "day")]
     pub last_used: Option<Timestamp>,
     /// True if another user shares their plants with this user.
+    #[serde(skip)]
     pub shared_with: bool,
+}
+
+#[expect(clippy::ref_option, reason = "serde calls it so")]
+fn day<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.strftime("%Y-%m-%d").to_string()).serialize(serializer)
 }
 
 impl StoredToken {
     pub fn state(&self, now: Timestamp) -> TokenState {
         match self.revoked {
             Some(_) => TokenState::Revoked,
-            None if self.attributes.is_expired(now) => TokenState::Expired,
+            None if self.attributes.expires.is_some_and(|expires| expires <= now) => TokenState::Expired,
             None => TokenState::Active,
         }
     }
@@ -66,7 +76,6 @@ impl FromRow for StoredToken {
     }
 }
 
-/// Result of a user's own request for a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateTokenOutcome {
     Created(TokenId),
@@ -76,7 +85,6 @@ pub enum CreateTokenOutcome {
     NotActive,
 }
 
-/// Columns of a [`StoredToken`].
 macro_rules! select_tokens {
     ($($rest:literal)?) => {
         concat!(
@@ -110,8 +118,7 @@ impl Store {
         self.read(select_tokens!("WHERE tokens.user_id = $1 ORDER BY token_id"), &[&user.get()]).await
     }
 
-    /// Creates a token, and its user if there is none of that name; [`StoreError::NewUserName`] if the name is not allowed for
-    /// new users.
+    /// Creates a token, and its user if there is none; [`StoreError::NewUserName`] if that name is not allowed.
     pub async fn create_token(
         &self,
         user: &UserName,

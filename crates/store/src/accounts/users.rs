@@ -5,7 +5,7 @@ use std::fmt;
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::database::Transaction;
 use crate::error::StoreError;
@@ -15,7 +15,8 @@ use plantstore_model::text::Escaped;
 use plantstore_model::user::{UserId, UserName};
 
 /// A stored user name. A name that another program wrote may be invalid; it is shown, so that an operator can correct it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum StoredName {
     Valid(UserName),
     Invalid(String),
@@ -42,12 +43,6 @@ impl StoredName {
     }
 }
 
-impl Serialize for StoredName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
 /// Escapes an invalid name, so that it stays on one line.
 impl fmt::Display for StoredName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -58,7 +53,6 @@ impl fmt::Display for StoredName {
     }
 }
 
-/// A user, with the numbers of their tokens and plants.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredUser {
     pub name: StoredName,
@@ -67,20 +61,20 @@ pub struct StoredUser {
     pub plants: u64,
     /// Time of the first token, or of the first request with an issuer's token.
     pub created: Timestamp,
+    #[serde(skip)]
+    id: i64,
 }
 
-/// A user without the number of plants, and the user's id.
-struct UserRow(StoredUser, i64);
-
-impl FromRow for UserRow {
+/// The plants are counted separately.
+impl FromRow for StoredUser {
     fn read<R: RowSource>(row: &R) -> Result<Self, R::Error> {
-        let user = StoredUser {
+        Ok(Self {
             name: StoredName::read(row, 0)?,
             created: timestamp(row.field(1)?),
             tokens: row.field::<i64>(2)?.unsigned_abs(),
             plants: 0,
-        };
-        Ok(Self(user, row.field(3)?))
+            id: row.field(3)?,
+        })
     }
 }
 
@@ -121,16 +115,18 @@ impl Store {
         // Separately, because plants and users may be on different servers.
         const PLANTS: &str = "SELECT user_id, count(*) FROM plants GROUP BY user_id";
         const PLANTS_OF: &str = "SELECT user_id, count(*) FROM plants WHERE user_id = $1 GROUP BY user_id";
-        let mut users: Vec<UserRow> = self.read(ALL, &[&name.map(UserName::as_str)]).await?;
+        let mut users: Vec<StoredUser> = self.read(ALL, &[&name.map(UserName::as_str)]).await?;
         let counts: Vec<PlantCount> = match (&*users, name) {
             ([], _) => Vec::new(),
-            ([UserRow(_, id)], Some(_)) => self.read(PLANTS_OF, &[id]).await?,
+            ([user], Some(_)) => self.read(PLANTS_OF, &[&user.id]).await?,
             _ => self.read(PLANTS, &[]).await?,
         };
         let counts: HashMap<i64, u64> = counts.into_iter().map(|count| (count.user, count.plants)).collect();
-        users.sort_by(|UserRow(one, _), UserRow(other, _)| one.name.as_str().cmp(other.name.as_str()));
-        let counted = |UserRow(user, id)| StoredUser { plants: counts.get(&id).copied().unwrap_or(0), ..user };
-        Ok(users.into_iter().map(counted).collect())
+        users.sort_by(|one, other| one.name.as_str().cmp(other.name.as_str()));
+        for user in &mut users {
+            user.plants = counts.get(&user.id).copied().unwrap_or(0);
+        }
+        Ok(users)
     }
 
     /// Returns true if the store never had a user. With PostgreSQL, users who were deleted and swept do not count.

@@ -204,6 +204,9 @@ pub(crate) enum JobOutcome {
     Nothing,
 }
 
+/// Outcomes of the jobs of a batch, or the reason why it was not committed.
+pub(crate) type BatchResult = Result<Vec<JobOutcome>, StoreError>;
+
 impl JobOutcome {
     /// Returns the outcome of storing a rejection, which is not stored for a deleted user.
     pub(crate) fn of_rejection(has_user: bool) -> Self {
@@ -213,11 +216,11 @@ impl JobOutcome {
 
 /// Returns true if one of the jobs may have made the whole batch fail, so that each is retried alone. An unavailable store
 /// fails all of them, and retrying one by one would only delay the last.
-pub(crate) fn is_worth_retrying_one_by_one(result: &Result<Vec<JobOutcome>, StoreError>, jobs: usize) -> bool {
+pub(crate) fn is_worth_retrying_one_by_one(result: &BatchResult, jobs: usize) -> bool {
     jobs > 1 && matches!(result, Err(StoreError::Full(_) | StoreError::Internal(_)))
 }
 
-pub(crate) fn reply_all(batch: &mut Vec<Job>, result: Result<Vec<JobOutcome>, StoreError>) {
+pub(crate) fn reply_all(batch: &mut Vec<Job>, result: BatchResult) {
     match result {
         Ok(outcomes) => batch.drain(..).zip(outcomes).for_each(|(job, outcome)| reply(job, Ok(outcome))),
         Err(error) => batch.drain(..).for_each(|job| reply(job, Err(error.clone()))),
@@ -226,10 +229,7 @@ pub(crate) fn reply_all(batch: &mut Vec<Job>, result: Result<Vec<JobOutcome>, St
 
 /// Executes a batch with `commit`, in one transaction, and returns the result to reply to the jobs that are left in it. `commit`
 /// removes abandoned jobs from the batch, and jobs that were retried one by one have their reply.
-pub(crate) fn execute_batch(
-    batch: &mut Vec<Job>,
-    mut commit: impl FnMut(&mut Vec<Job>) -> Result<Vec<JobOutcome>, StoreError>,
-) -> Result<Vec<JobOutcome>, StoreError> {
+pub(crate) fn execute_batch(batch: &mut Vec<Job>, mut commit: impl FnMut(&mut Vec<Job>) -> BatchResult) -> BatchResult {
     let result = commit(batch);
     if !is_worth_retrying_one_by_one(&result, batch.len()) {
         return result;
@@ -322,22 +322,18 @@ impl WriteQueue {
     }
 
     pub(crate) async fn write(&self, user: UserId, job: impl FnOnce(Reply) -> Job) -> Result<WriteOutcome, StoreError> {
-        match self.execute(Some(user), job).await? {
-            JobOutcome::Write(outcome) => Ok(outcome),
-            JobOutcome::User(_) | JobOutcome::Nothing => {
-                Err(StoreError::Internal("a write without outcome".to_owned()))
-            }
-        }
+        let JobOutcome::Write(outcome) = self.execute(Some(user), job).await? else {
+            return Err(StoreError::Internal("a write without outcome".to_owned()));
+        };
+        Ok(outcome)
     }
 
     /// Returns the user of this name, who is created if there is none.
     pub(crate) async fn create_user(&self, name: UserName, now: Timestamp) -> Result<UserId, StoreError> {
-        match self.execute(None, |reply| Job::CreateUser { name, now, reply }).await? {
-            JobOutcome::User(user) => Ok(user),
-            JobOutcome::Write(_) | JobOutcome::Nothing => {
-                Err(StoreError::Internal("the new user is missing".to_owned()))
-            }
-        }
+        let JobOutcome::User(user) = self.execute(None, |reply| Job::CreateUser { name, now, reply }).await? else {
+            return Err(StoreError::Internal("the new user is missing".to_owned()));
+        };
+        Ok(user)
     }
 
     /// Submits a job for a request of this user, or of a user to be created, and waits for its outcome.

@@ -14,7 +14,10 @@ const BY_USER: [&str; 3] = ["collections", "plants", "idempotency_keys"];
 /// Tables whose rows stay on the coordinator, in transactions with other servers. Workers can read and write them.
 const ON_COORDINATOR: [&str; 2] = ["schema_versions", "writers"];
 
-/// Placement of a table on Citus. All tables that are not named above are copied.
+/// Tables of which every server has a copy, as of all others that are not named above.
+const COPIED: [&str; 4] = ["departed_users", "shares_by_name", "tokens", "users"];
+
+/// Placement of a table on Citus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     Distributed,
@@ -159,10 +162,7 @@ impl Shard {
         // Generic plans are not forced on Citus. PostgreSQL chooses one if values do not promise a lower cost, as a small limit does.
         let mut statement = text.replace("LIMIT $3", "LIMIT (SELECT $3::bigint)");
         for (table, id) in BY_USER.iter().zip(&self.ids) {
-            statement = statement
-                .replace(&format!("plantstore.{table}"), &format!("plantstore.{table}_{id} AS {table}"))
-                // This one has another name already.
-                .replace(&format!(" AS {table} AS "), " AS ");
+            statement = use_table(&statement, "plantstore.", table, *id);
         }
         match statement.rsplit_once("WHERE ") {
             Some((selected, condition))
@@ -177,6 +177,40 @@ impl Shard {
             }
             _ => statement,
         }
+    }
+}
+
+/// Returns a statement in which the table of a shard replaces this one where it follows `before`.
+fn use_table(statement: &str, before: &str, table: &str, id: i64) -> String {
+    let before_table = before.trim_end_matches("plantstore.");
+    statement
+        .replace(&format!("{before}{table}"), &format!("{before_table}plantstore.{table}_{id} AS {table}"))
+        // This one has another name already.
+        .replace(&format!(" AS {table} AS "), " AS ")
+}
+
+/// The numbers in the names of the copies of [`COPIED`], which are the same on all servers; empty without Citus.
+#[derive(Default)]
+pub(super) struct Copies(Vec<i64>);
+
+impl Copies {
+    /// Returns a statement that reads copied tables as one that reads the copies of the server that executes it. It finds rows only if
+    /// the catalog, in the same snapshot, has all copies on this server. `None` if it reads no copied tables, or has a limit.
+    pub(super) fn statement(&self, text: &str) -> Option<String> {
+        let mut statement = text.to_owned();
+        for (table, id) in COPIED.iter().zip(&self.0) {
+            statement = use_table(&use_table(&statement, "FROM ", table, *id), "JOIN ", table, *id);
+        }
+        let ids = self.0.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+        (statement != text && !text.contains("LIMIT ")).then(|| {
+            format!(
+                "{statement} LIMIT (
+                   SELECT CASE count(*) WHEN {} THEN NULL ELSE 0 END
+                   FROM pg_catalog.pg_dist_placement JOIN pg_catalog.pg_dist_local_group USING (groupid)
+                   WHERE shardid IN ({ids}))",
+                self.0.len()
+            )
+        })
     }
 }
 
@@ -232,8 +266,8 @@ pub(super) struct ShardServer {
     pub(super) shards: Vec<Shard>,
 }
 
-/// Reads the servers that have shards from the catalog, which every server has.
-pub(super) async fn read_servers(client: &Client) -> Result<Vec<ShardServer>, Error> {
+/// Reads the servers that have shards, and the copied tables, from the catalog, which every server has.
+pub(super) async fn read_catalog(client: &Client) -> Result<(Vec<ShardServer>, Copies), Error> {
     const SHARDS: &str = "
         SELECT nodename, nodeport, groupid, shardminvalue::integer, shardmaxvalue::integer,
           array_agg(shardid ORDER BY array_position($1::text[], relname::text))
@@ -242,18 +276,28 @@ pub(super) async fn read_servers(client: &Client) -> Result<Vec<ShardServer>, Er
         WHERE relnamespace = 'plantstore'::regnamespace AND relname = ANY($1::text[]) AND noderole = 'primary'
         GROUP BY nodename, nodeport, groupid, shardminvalue, shardmaxvalue
         ORDER BY nodename, nodeport, min(shardid)";
+    let tables = [&BY_USER[..], &COPIED[..]].concat();
     let mut servers: Vec<ShardServer> = Vec::new();
-    for row in client.query(SHARDS, &[&&BY_USER[..]]).await? {
+    let mut copies = Copies::default();
+    for row in client.query(SHARDS, &[&tables]).await? {
         let host: String = row.try_get(0)?;
         let port = u16::try_from(row.try_get::<_, i32>(1)?).unwrap_or_default();
         let group = row.try_get(2)?;
-        let shard = Shard { group, hashes: row.try_get(3)?..=row.try_get(4)?, ids: row.try_get(5)? };
+        let ids: Vec<i64> = row.try_get(5)?;
+        let (Some(first), Some(last)) = (row.try_get(3)?, row.try_get(4)?) else {
+            // A copied table has one shard for all users.
+            if ids.len() == COPIED.len() {
+                copies = Copies(ids);
+            }
+            continue;
+        };
+        let shard = Shard { group, hashes: first..=last, ids };
         match servers.last_mut() {
             Some(server) if server.host == host && server.port == port => server.shards.push(shard),
             _ => servers.push(ShardServer { host, port, is_coordinator: group == 0, shards: vec![shard] }),
         }
     }
-    Ok(servers)
+    Ok((servers, copies))
 }
 
 #[cfg(test)]

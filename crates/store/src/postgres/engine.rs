@@ -11,16 +11,13 @@ use tokio::task::AbortHandle;
 use tokio_postgres::Error;
 use tokio_postgres::types::ToSql;
 
-use super::connection::AdminConnection;
-use super::connector::{Connector, Dialect};
-use super::error::{NO_RESPONSE, is_conflict, store_error};
-use super::key_locks::lock_number;
-use super::lane::{Lane, Lanes, keep_current};
-use super::metrics::PostgresMetrics;
+use super::connect::{AdminConnection, Connector, Dialect, NO_RESPONSE, PostgresMetrics, is_conflict, store_error};
+use super::lane::{Lanes, keep_current};
 use super::schema::{Started, start};
+use super::write::lock_number;
 use crate::error::{OpenError, StoreError};
 use crate::options::{OpenOptions, Opened};
-use crate::plants::{ClaimedKey, IdempotencyKey, WriteContext, WriteQueue};
+use crate::plants::{ClaimedKey, WriteContext, WriteQueue};
 use crate::sql::{FromRow, Origin, Parameter, Subject, TransactionError};
 use crate::url::PostgresUrl;
 use plantstore_model::user::UserId;
@@ -98,14 +95,17 @@ impl Postgres {
 
     /// Locks a claimed key among all nodes.
     pub(crate) async fn lock_key(&self, user: UserId, claimed: &ClaimedKey) -> Result<(), StoreError> {
+        const STORED: &str = "
+            SELECT 1 FROM plantstore.idempotency_keys
+            WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint";
         let lane = self.lanes.of(user);
-        match lane.key_locks.lock(user, &claimed.key).await? {
-            Some(lock) => claimed.hold_node_lock(lock),
-            // The lock of a request whose outcome is stored may not be released yet.
-            None if has_key(&lane, user, &claimed.key).await? => {}
-            None => return Err(StoreError::InFlight),
+        if let Some(lock) = lane.key_locks.lock(user, &claimed.key).await? {
+            claimed.hold_node_lock(lock);
+            return Ok(());
         }
-        Ok(())
+        // The lock of a request whose outcome is stored may not be released yet.
+        let stored = lane.readers.query(None, STORED, &[&user.get(), &claimed.key.hash.as_slice()]).await?;
+        if stored.is_empty() { Err(StoreError::InFlight) } else { Ok(()) }
     }
 
     /// Returns the rows of a query. The statement is prepared once for each connection.
@@ -114,12 +114,9 @@ impl Postgres {
         text: &'static str,
         values: &[&dyn Parameter],
     ) -> Result<Vec<T>, StoreError> {
-        let lane = self.lanes.any();
-        let found = lane.readers.read(|session| async move {
-            let statement = session.prepared(text).await?;
-            session.client.query(&statement, &parameters(values)).await
-        });
-        found.await?.iter().map(T::read).collect()
+        let of_copies = self.lanes.placement().copies.statement(text);
+        let found = self.lanes.any().readers.query(of_copies.as_deref(), text, &parameters(values)).await?;
+        found.iter().map(T::read).collect()
     }
 
     /// Runs a change in a transaction on a new connection, and again after a conflict with another transaction before the commit. At
@@ -171,14 +168,6 @@ impl Drop for Postgres {
             refresh.abort();
         }
     }
-}
-
-async fn has_key(lane: &Lane, user: UserId, key: &IdempotencyKey) -> Result<bool, StoreError> {
-    let (user, hash) = (user.get(), key.hash);
-    let found = lane.readers.read(|session| async move {
-        session.client.query_opt(&session.statements().of_reader().has_key, &[&user, &hash.as_slice()]).await
-    });
-    found.await.map(|row| row.is_some())
 }
 
 /// Statements of an open transaction.

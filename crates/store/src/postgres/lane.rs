@@ -14,12 +14,10 @@ use futures_util::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::citus::{ShardServer, Shards, hash, read_servers};
-use super::connector::Connector;
-use super::key_locks::KeyLocks;
-use super::metrics::ConnectionRole;
-use super::readers::{Readers, VersionReader};
-use super::writer::Writer;
+use super::citus::{Copies, ShardServer, Shards, hash, read_catalog};
+use super::connect::{ConnectionRole, Connector};
+use super::read::{Readers, VersionReader};
+use super::write::{KeyLocks, Writer};
 use crate::error::StoreError;
 use crate::options::OpenOptions;
 use crate::plants::WriteContext;
@@ -74,7 +72,7 @@ impl Lane {
         let deadline = Instant::now() + self.connector.timeout;
         self.writer.ping(deadline).await?;
         self.key_locks.ping(deadline).await?;
-        self.readers.rows(|statements| &statements.ping, [0_i64; 0]).await.map(|_| ())
+        self.readers.query(None, "SELECT user_id FROM plantstore.users LIMIT 1", &[]).await.map(|_| ())
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -84,10 +82,11 @@ impl Lane {
 
 /// The lanes of users, by the hash of their id. Without shards, all users have the main lane.
 #[derive(Default)]
-struct Placement {
+pub(super) struct Placement {
     /// In the order of hashes.
     shards: Vec<(RangeInclusive<i32>, Arc<Lane>)>,
     lanes: Vec<Arc<Lane>>,
+    pub(super) copies: Copies,
 }
 
 pub(super) struct Lanes {
@@ -109,7 +108,7 @@ impl Lanes {
         }
     }
 
-    fn placement(&self) -> Arc<Placement> {
+    pub(super) fn placement(&self) -> Arc<Placement> {
         Arc::clone(&self.placement.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -160,9 +159,10 @@ impl Lanes {
 
     /// Reads the placement, and starts lanes for servers that have none.
     pub(super) async fn refresh(&self) -> Result<(), StoreError> {
-        let servers = self.any().readers.read(|session| async move { read_servers(&session.client).await }).await?;
+        let lane = self.any();
+        let (servers, copies) = lane.readers.read(|session| async move { read_catalog(&session.client).await }).await?;
         let lanes = join_all(servers.iter().map(|server| self.lane_to(server))).await;
-        let mut placement = Placement { shards: Vec::new(), lanes: lanes.clone() };
+        let mut placement = Placement { shards: Vec::new(), lanes: lanes.clone(), copies };
         for (ShardServer { shards, .. }, lane) in servers.iter().zip(lanes) {
             lane.shards.set(shards);
             placement.shards.extend(shards.iter().map(|shard| (shard.hashes.clone(), Arc::clone(&lane))));

@@ -9,9 +9,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error};
 
 use super::citus::{PlacedTable, place_tables};
-use super::connector::{Connector, Dialect, KEEPALIVES, PLANNER_SETTINGS, SEARCH_PATH, backoff, execute_each};
-use super::error::{DatabaseError, NO_RESPONSE, describe};
-use super::metrics::{ConnectionRole, PostgresMetrics};
+use super::connect::{
+    ConnectionRole, Connector, DatabaseError, Dialect, KEEPALIVES, NO_RESPONSE, PLANNER_SETTINGS, PostgresMetrics,
+    SEARCH_PATH, backoff, describe, execute_each,
+};
 use crate::error::OpenError;
 use crate::options::{OpenOptions, SchemaChange, report_migration};
 use crate::url::{PostgresUrl, StoreUrl};

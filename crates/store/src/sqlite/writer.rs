@@ -1,6 +1,5 @@
 //! Writer thread: drains the write queue into one transaction, and replies after the commit is on disk.
 
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,17 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use tokio::runtime::Handle;
 use tokio::sync::{MutexGuard, mpsc, oneshot};
 
 use super::connection::{DISK_ADVICE, change_error, connect_writer, exit_process};
 use super::file::{Checkpointer, DatabaseFile, WalMetrics};
-use crate::error::StoreError;
 use crate::options::OpenOptions;
 use crate::plants::{
-    BATCH_MAX, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, Timeouts, WriteContext,
-    WriteMetrics, WriteOutcome, WriteQueue, execute_batch, reply_all,
+    BATCH_MAX, BatchResult, IdempotencyKey, Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, Timeouts,
+    WriteContext, WriteMetrics, WriteOutcome, WriteQueue, execute_batch, reply_all,
 };
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::{UserId, UserName};
@@ -31,7 +29,8 @@ const REPLY_MARGIN: Duration = Duration::from_millis(300);
 // These statements find the owner themselves, and change nothing without one: a plant to insert then has no version.
 const CREATE: &str = "
     INSERT OR IGNORE INTO plants (user_id, plant_id, name, tag, version)
-    VALUES (?1, ?2, ?3, ?4, (SELECT max(version + 1, ?5) FROM users WHERE user_id = ?1))";
+    VALUES (?1, ?2, ?3, ?4, (SELECT iif(version < ?5, ?5, version + 1) FROM users WHERE user_id = ?1))";
+const SET_VERSION: &str = "UPDATE users SET version = iif(version < ?2, ?2, version + 1) WHERE user_id = ?1";
 const REPLACE: &str = "
     UPDATE plants SET name = ?3, tag = ?4
     WHERE user_id = (SELECT user_id FROM users WHERE user_id = ?1) AND plant_id = ?2";
@@ -117,22 +116,17 @@ struct WriterThread {
 
 impl WriterThread {
     fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        let mut changes = None;
         let mut batch = Vec::new();
-        while let Some(first) = jobs.blocking_recv() {
-            batch.push(first);
-            // All jobs that were queued during the last commit share this one. No job waits for a timer.
-            while batch.len() < BATCH_MAX
-                && let Ok(job) = jobs.try_recv()
-            {
-                batch.push(job);
-            }
+        // All jobs that were queued during the last commit share this one. No job waits for a timer.
+        while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
             if batch.iter().any(|job| matches!(job, Job::Stop)) {
                 jobs.close();
             }
             let result = execute_batch(&mut batch, |jobs| {
-                let _locked = self.commit_lock.blocking_lock();
+                let _locked = self.commit_lock.try_lock().unwrap_or_else(|_| self.commit_lock.blocking_lock());
                 let begun = Instant::now();
-                let result = commit(&mut self.connection, &self.file, jobs);
+                let result = commit(&self.connection, &mut changes, &self.file, jobs);
                 self.metrics.committed(jobs.len(), begun.elapsed(), &result);
                 result
             });
@@ -144,44 +138,54 @@ impl WriterThread {
     }
 }
 
-/// Executes all jobs in one transaction. They begin when the write lock is held, so that a job that was abandoned before has
-/// no effect.
-fn commit(
-    connection: &mut Connection,
+/// Executes all jobs in one transaction, or none.
+fn commit<'c>(
+    connection: &'c Connection,
+    changes: &mut Option<Changes<'c>>,
     file: &DatabaseFile,
     batch: &mut Vec<Job>,
-) -> Result<Vec<JobOutcome>, StoreError> {
-    let result = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|transaction| {
-        if let Err(error) = file.check_not_lost() {
-            return Ok(Err(error));
-        }
-        batch.retain(Job::begin);
-        let outcomes = apply(&transaction, batch)?;
-        transaction.commit()?;
-        Ok(Ok(outcomes))
-    });
-    let result = result.map_err(|error| {
+) -> BatchResult {
+    let result = execute(connection, changes, file, batch);
+    if !connection.is_autocommit() {
+        let _ = connection.execute_batch("ROLLBACK");
+    }
+    let outcomes = result.map_err(|error| {
         let error = change_error(error);
-        // Dropping the transaction rolls it back. If that fails, the state of the connection is unknown.
         if !connection.is_autocommit() {
             exit_process("a failed transaction could not be rolled back", &error.to_string(), DISK_ADVICE);
         }
         tracing::warn!(%error, writes = batch.len(), "transaction rolled back");
         error
-    });
-    let outcomes = result??;
+    })??;
     file.verify_or_exit(connection)?;
     Ok(outcomes)
 }
 
-fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<JobOutcome>> {
-    let mut changes = Changes::begin(transaction)?;
+/// Executes and commits all jobs. They begin when the write lock is held, so that a job that was abandoned before has no effect.
+/// An error may leave the transaction open. The statements are prepared for the first batch.
+fn execute<'c>(
+    connection: &'c Connection,
+    changes: &mut Option<Changes<'c>>,
+    file: &DatabaseFile,
+    batch: &mut Vec<Job>,
+) -> rusqlite::Result<BatchResult> {
+    let changes = match changes {
+        Some(changes) => changes,
+        None => changes.insert(Changes::prepare(connection)?),
+    };
+    // Cached, because compiling it takes as long as a small query.
+    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    if let Err(error) = file.check_not_lost() {
+        return Ok(Err(error));
+    }
+    batch.retain(Job::begin);
+    changes.begin();
     let mut outcomes = Vec::with_capacity(batch.len());
     let now = Timestamp::now().as_second();
-    for job in batch {
+    for job in batch.iter() {
         let known = match job.key() {
             // For a deleted user the outcome is `NoUser`, whatever is stored.
-            Some((user, key)) if changes.has_user(user)? => lookup(transaction, user, key, now)?,
+            Some((user, key)) if changes.has_user(user)? => lookup(connection, user, key, now)?,
             _ => None,
         };
         let outcome = match known {
@@ -189,22 +193,23 @@ fn apply(transaction: &Transaction<'_>, batch: &[Job]) -> rusqlite::Result<Vec<J
             None => changes.perform(job)?,
         };
         if let Some(key_outcome) = job.key_outcome(&outcome) {
-            store_key_outcome(transaction, &key_outcome, now)?;
+            store_key_outcome(connection, &key_outcome, now)?;
         }
         outcomes.push(outcome);
     }
     changes.finish()?;
-    Ok(outcomes)
+    connection.prepare_cached("COMMIT")?.execute([])?;
+    Ok(Ok(outcomes))
 }
 
 /// Returns the result stored under a key. An expired one is removed.
 fn lookup(
-    transaction: &Transaction<'_>,
+    connection: &Connection,
     user: UserId,
     key: &IdempotencyKey,
     now: i64,
 ) -> rusqlite::Result<Option<WriteOutcome>> {
-    let found = transaction
+    let found = connection
         .prepare_cached(
             "SELECT expires_at, fingerprint, outcome, message FROM idempotency_keys WHERE user_id = ?1 AND key = ?2",
         )?
@@ -215,7 +220,7 @@ fn lookup(
         .optional()?;
     match found {
         Some((expires_at, _)) if expires_at <= now => {
-            transaction
+            connection
                 .prepare_cached("DELETE FROM idempotency_keys WHERE user_id = ?1 AND key = ?2")?
                 .execute(params![user.get(), key.hash])?;
             Ok(None)
@@ -224,9 +229,9 @@ fn lookup(
     }
 }
 
-fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>, now: i64) -> rusqlite::Result<()> {
+fn store_key_outcome(connection: &Connection, key_outcome: &KeyOutcome<'_>, now: i64) -> rusqlite::Result<()> {
     let KeyOutcome { user, key, outcome, message } = key_outcome;
-    transaction
+    connection
         .prepare_cached(
             "INSERT INTO idempotency_keys (user_id, key, fingerprint, outcome, message, expires_at)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -236,29 +241,36 @@ fn store_key_outcome(transaction: &Transaction<'_>, key_outcome: &KeyOutcome<'_>
 }
 
 /// Returns the user of this name, who is created if there is none.
-pub(crate) fn create_user(transaction: &Transaction<'_>, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
-    transaction
+pub(crate) fn create_user(connection: &Connection, name: &UserName, now: Timestamp) -> rusqlite::Result<UserId> {
+    connection
         .prepare_cached("INSERT INTO users (name, created_at) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING")?
         .execute(params![name.as_str(), now.as_second()])?;
-    transaction
+    connection
         .prepare_cached("SELECT user_id FROM users WHERE name = ?1")?
         .query_row([name.as_str()], |row| row.get(0).map(UserId::new))
 }
 
 /// The changes of a transaction. Each owner whose list changes gets one new version: the current time in microseconds, so that
 /// none is reused after a store was restored to an earlier state, or the version plus one if the clock is behind.
-pub(crate) struct Changes<'t> {
-    transaction: &'t Transaction<'t>,
-    /// Prepared once: looking a statement up for each job took about 650 instructions.
-    insert: CachedStatement<'t>,
+pub(crate) struct Changes<'c> {
+    connection: &'c Connection,
+    insert: CachedStatement<'c>,
+    set_version: CachedStatement<'c>,
     now: i64,
-    changed: BTreeSet<UserId>,
+    changed_owners: Vec<UserId>,
 }
 
-impl<'t> Changes<'t> {
-    pub(crate) fn begin(transaction: &'t Transaction<'t>) -> rusqlite::Result<Self> {
-        let insert = transaction.prepare_cached(CREATE)?;
-        Ok(Self { transaction, insert, now: Timestamp::now().as_microsecond(), changed: BTreeSet::new() })
+impl<'c> Changes<'c> {
+    pub(crate) fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
+        let insert = connection.prepare_cached(CREATE)?;
+        let set_version = connection.prepare_cached(SET_VERSION)?;
+        Ok(Self { connection, insert, set_version, now: Timestamp::now().as_microsecond(), changed_owners: Vec::new() })
+    }
+
+    /// Begins the changes of another transaction.
+    pub(crate) fn begin(&mut self) {
+        self.now = Timestamp::now().as_microsecond();
+        self.changed_owners.clear();
     }
 
     fn perform(&mut self, job: &Job) -> rusqlite::Result<JobOutcome> {
@@ -269,16 +281,16 @@ impl<'t> Changes<'t> {
                 PlantWrite::Replace(NewPlant { id, name, tag }) => self.change(*context, |changes| {
                     let tag = tag.as_ref().map(Tag::as_str);
                     let values = params![context.owner.get(), id.get(), name.as_str(), tag];
-                    changes.transaction.prepare_cached(REPLACE)?.execute(values)
+                    changes.connection.prepare_cached(REPLACE)?.execute(values)
                 })?,
                 PlantWrite::Delete(id) => self.change(*context, |changes| {
-                    changes.transaction.prepare_cached(DELETE)?.execute([context.owner.get(), id.get()])
+                    changes.connection.prepare_cached(DELETE)?.execute([context.owner.get(), id.get()])
                 })?,
             },
             Job::StoreRejection { user, .. } => JobOutcome::of_rejection(self.has_user(*user)?),
-            Job::CreateUser { name, now, .. } => JobOutcome::User(create_user(self.transaction, name, *now)?),
+            Job::CreateUser { name, now, .. } => JobOutcome::User(create_user(self.connection, name, *now)?),
             Job::RecordTokenUse { token, day } => {
-                self.transaction
+                self.connection
                     .prepare_cached(
                         "UPDATE tokens SET last_used_at = ?2
                          WHERE token_id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2)",
@@ -293,8 +305,7 @@ impl<'t> Changes<'t> {
     pub(crate) fn create(&mut self, context: WriteContext, plant: &NewPlant) -> rusqlite::Result<JobOutcome> {
         self.change(context, |changes| {
             let tag = plant.tag.as_ref().map(Tag::as_str);
-            let name = plant.name.as_str();
-            changes.insert.execute(params![context.owner.get(), plant.id.get(), name, tag, changes.now])
+            changes.insert.execute((context.owner.get(), plant.id.get(), plant.name.as_str(), tag, changes.now))
         })
     }
 
@@ -314,21 +325,21 @@ impl<'t> Changes<'t> {
             _ => WriteOutcome::Done,
         };
         if outcome == WriteOutcome::Done {
-            self.changed.insert(context.owner);
+            self.changed_owners.push(context.owner);
         }
         Ok(JobOutcome::Write(outcome))
     }
 
     fn has_user(&self, user: UserId) -> rusqlite::Result<bool> {
-        self.transaction.prepare_cached("SELECT 1 FROM users WHERE user_id = ?1")?.exists([user.get()])
+        self.connection.prepare_cached("SELECT 1 FROM users WHERE user_id = ?1")?.exists([user.get()])
     }
 
     /// Stores the new versions, which are those that the created plants have.
-    pub(crate) fn finish(self) -> rusqlite::Result<()> {
-        let mut update =
-            self.transaction.prepare_cached("UPDATE users SET version = max(version + 1, ?2) WHERE user_id = ?1")?;
-        for user in &self.changed {
-            update.execute([user.get(), self.now])?;
+    pub(crate) fn finish(&mut self) -> rusqlite::Result<()> {
+        self.changed_owners.sort_unstable();
+        self.changed_owners.dedup();
+        for user in &self.changed_owners {
+            self.set_version.execute([user.get(), self.now])?;
         }
         Ok(())
     }

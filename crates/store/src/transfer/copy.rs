@@ -34,8 +34,7 @@ impl Snapshot {
     }
 }
 
-/// A new store that receives the rows of another one, including ids and versions. It is invisible until it is finished. Dropping it
-/// before that discards it.
+/// A new store that receives the rows of another one. It is invisible until it is finished; dropping discards it.
 pub enum RestoreTarget {
     /// A temporary file that is renamed at the end.
     Sqlite(sqlite::RestoreTarget),
@@ -44,7 +43,6 @@ pub enum RestoreTarget {
 }
 
 impl RestoreTarget {
-    /// Creates a new file, or opens an empty database.
     pub async fn begin(url: &StoreUrl, schema_change: SchemaChange, timeout: Duration) -> Result<Self, RestoreError> {
         match url {
             StoreUrl::Sqlite(path) => sqlite::RestoreTarget::begin(path).map(Self::Sqlite),
@@ -120,7 +118,6 @@ pub struct TableDigest {
     pub digest: Digest,
 }
 
-/// Contents of a store.
 #[derive(Clone, Debug)]
 pub struct ContentDigest {
     pub tables: Vec<TableDigest>,
@@ -146,7 +143,6 @@ impl fmt::Display for ContentDigest {
     }
 }
 
-/// Computes a [`ContentDigest`] from chunks.
 struct ContentHasher {
     tables: [RowHasher; Table::ALL.len()],
     versions: RowHasher,
@@ -166,7 +162,6 @@ impl ContentHasher {
         }
     }
 
-    /// Returns the number of plants added so far.
     fn plants(&self) -> u64 {
         self.tables[Table::ALL.len() - 1].rows
     }

@@ -31,7 +31,6 @@ pub enum ExportError {
     Output(#[from] io::Error),
 }
 
-/// Writes the plants of a snapshot to `output`.
 pub async fn export(
     mut from: Snapshot,
     output: &mut impl Write,
@@ -79,7 +78,6 @@ impl<'a, W: Write> LineWriter<'a, W> {
     }
 }
 
-/// A line of an export.
 #[derive(Serialize)]
 pub struct PlantLine<'a> {
     pub owner: &'a str,
@@ -100,7 +98,6 @@ impl<'a> PlantLine<'a> {
     }
 }
 
-/// A SHA-256 digest, displayed in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u8; 32]);
 

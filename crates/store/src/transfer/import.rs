@@ -20,7 +20,6 @@ use plantstore_model::user::UserName;
 
 /// Maximum size of a batch in bytes. Like [`ImportInput::batch_plants`], it bounds how long a commit blocks the writes of a server.
 const BATCH_BYTES: u64 = 1 << 20;
-/// Maximum number of batches that wait to be stored.
 const BATCHES_WAITING: usize = 3;
 /// Maximum length of a line. It is enough for the longest owner, name and tag with every character escaped.
 const LINE_MAX_BYTES: usize = 32 * 1024;
@@ -28,10 +27,8 @@ const LINE_MAX_BYTES: usize = 32 * 1024;
 /// Byte order mark of UTF-8, with which some programs start a file.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// The input of an import.
 pub struct ImportInput<R> {
     pub lines: R,
-    /// Size in bytes, if it is known.
     pub size: Option<u64>,
     /// The owner of all plants, instead of those that the lines name.
     pub owner: Option<UserName>,
@@ -43,11 +40,9 @@ pub struct ImportInput<R> {
     pub batch_plants: usize,
 }
 
-/// Events that an import reports to its caller.
 #[derive(Debug)]
 pub enum ImportEvent<'a> {
     Progress(TransferProgress),
-    /// A line is invalid.
     Fault {
         line: u64,
         reason: &'a str,
@@ -90,7 +85,7 @@ impl Importer {
     }
 
     /// Stores a batch in one commit, and creates missing users. Users whose lists change get new versions. The primary key
-    /// of the table alone detects duplicate ids. The first one ends the batch with [`OnDuplicate::Stop`].
+    /// of the table alone detects duplicate ids. With [`OnDuplicate::Stop`], the batch ends before the first one.
     async fn put(&mut self, batch: &[ImportRow], on_duplicate: OnDuplicate) -> Result<ImportResult, StoreError> {
         dispatch!(Self: self, importer => importer.put(batch, on_duplicate).await)
     }
@@ -106,15 +101,9 @@ impl Importer {
         if let Some((index, _)) = rejected {
             batch = &batch[..index];
         }
-        let mut result = self.put(batch, on_duplicate).await?;
-        let taken = result.outcomes.last().is_some_and(|outcome| *outcome != ImportOutcome::Stored);
-        if taken && on_duplicate == OnDuplicate::Stop {
-            result.outcomes.pop();
-            result.stop = Some(batch[result.outcomes.len()].taken());
-        } else {
-            result.stop = rejected.map(|(_, reason)| reason);
-        }
-        Ok(result)
+        let result = self.put(batch, on_duplicate).await?;
+        let duplicate = batch.get(result.outcomes.len()).map(ImportRow::taken);
+        Ok(ImportResult { stop: duplicate.or(rejected.map(|(_, reason)| reason)), ..result })
     }
 }
 
@@ -168,11 +157,11 @@ pub async fn import_with(
                 on_event(ImportEvent::Fault { line, reason: &reason });
                 None
             }
-            Some(ParserOutput::Batch(batch)) => match store(&batch.rows).await {
+            Some(ParserOutput::Batch(rows, position)) => match store(&rows).await {
                 Ok(result) => {
-                    summary.count(&batch.rows, &result, &mut on_event);
+                    summary.count(&rows, &result, &mut on_event);
                     let plants = summary.stored + summary.same + summary.different;
-                    on_event(ImportEvent::Progress(TransferProgress::of(plants, batch.bytes, size)));
+                    on_event(ImportEvent::Progress(TransferProgress::of(plants, position, size)));
                     result.stop
                 }
                 Err(error) => Some(StopReason::Store(error)),
@@ -218,15 +207,9 @@ async fn find_rejected_owner(store: &Store, batch: &[ImportRow]) -> Result<Optio
     Ok(None)
 }
 
-#[derive(Default)]
-struct Batch {
-    rows: Vec<ImportRow>,
-    /// Position in the input after the batch, in bytes.
-    bytes: u64,
-}
-
 enum ParserOutput {
-    Batch(Batch),
+    /// Plants to store together, and the position in the input after them, in bytes.
+    Batch(Vec<ImportRow>, u64),
     /// Line number and reason.
     Fault(u64, String),
     /// Ends the import. No output follows.
@@ -241,9 +224,10 @@ fn parse(input: ImportInput<impl BufRead + Send + 'static>) -> mpsc::Receiver<Pa
         let mut parser = Parser {
             sender,
             reader: LineReader::new(input.owner.clone()),
-            batch: Batch::default(),
+            batch: Vec::new(),
             batch_plants: input.batch_plants,
             begun: 0,
+            position: 0,
             faults: 0,
         };
         // Fails if the receiver is dropped.
@@ -258,10 +242,11 @@ fn parse(input: ImportInput<impl BufRead + Send + 'static>) -> mpsc::Receiver<Pa
 struct Parser {
     sender: mpsc::Sender<ParserOutput>,
     reader: LineReader,
-    batch: Batch,
+    batch: Vec<ImportRow>,
     batch_plants: usize,
     /// Position in the input before the batch, in bytes.
     begun: u64,
+    position: u64,
     faults: u64,
 }
 
@@ -270,28 +255,24 @@ struct Disconnected;
 
 impl Parser {
     fn run(&mut self, mut input: ImportInput<impl BufRead>) -> Result<(), Disconnected> {
+        for skipped in 1..input.from_line {
+            match input.lines.skip_until(b'\n') {
+                Err(error) => return self.send(ParserOutput::End(StopReason::Input(error))),
+                Ok(0) => return self.send(ParserOutput::End(StopReason::Short { lines: skipped - 1 })),
+                Ok(length) => self.position += length as u64,
+            }
+        }
         let mut line = Vec::new();
-        for number in 1.. {
-            let is_skipped = number < input.from_line;
-            let read = if is_skipped {
-                input.lines.skip_until(b'\n').map(Some)
-            } else {
-                next_line(&mut input.lines, &mut line)
-            };
-            match read {
+        for number in input.from_line.. {
+            match next_line(&mut input.lines, &mut line) {
                 Err(error) => {
                     self.send_batch()?;
                     return self.send(ParserOutput::End(StopReason::Input(error)));
                 }
-                Ok(Some(0)) if is_skipped => {
-                    return self.send(ParserOutput::End(StopReason::Short { lines: number - 1 }));
-                }
                 Ok(Some(0)) => break,
                 Ok(Some(length)) => {
-                    self.batch.bytes += length as u64;
-                    if !is_skipped {
-                        self.take(number, &line)?;
-                    }
+                    self.position += length as u64;
+                    self.take(number, &line)?;
                 }
                 Ok(None) => self.fault(number, format!("it is longer than {LINE_MAX_BYTES} bytes"))?,
             }
@@ -312,9 +293,9 @@ impl Parser {
             Err(reason) => return self.fault(number, reason),
             // Lines after an invalid one are validated, so that all faults are reported, but not stored.
             Ok(_) if self.faults > 0 => {}
-            Ok(row) => self.batch.rows.push(row),
+            Ok(row) => self.batch.push(row),
         }
-        let full = self.batch.rows.len() == self.batch_plants || self.batch.bytes - self.begun >= BATCH_BYTES;
+        let full = self.batch.len() == self.batch_plants || self.position - self.begun >= BATCH_BYTES;
         if full { self.send_batch() } else { Ok(()) }
     }
 
@@ -325,10 +306,9 @@ impl Parser {
     }
 
     fn send_batch(&mut self) -> Result<(), Disconnected> {
-        self.begun = self.batch.bytes;
-        let next = Batch { bytes: self.begun, ..Batch::default() };
-        let batch = std::mem::replace(&mut self.batch, next);
-        if batch.rows.is_empty() { Ok(()) } else { self.send(ParserOutput::Batch(batch)) }
+        self.begun = self.position;
+        let rows = std::mem::take(&mut self.batch);
+        if rows.is_empty() { Ok(()) } else { self.send(ParserOutput::Batch(rows, self.position)) }
     }
 
     fn send(&self, parsed: ParserOutput) -> Result<(), Disconnected> {
@@ -336,8 +316,7 @@ impl Parser {
     }
 }
 
-/// Reads the next line and returns its length with the line feed: 0 at the end of the input. A line that is too long is
-/// skipped and returns `None`.
+/// Reads the next line and returns its length, 0 at the end of the input; `None` for a line that is too long.
 fn next_line(lines: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<usize>> {
     line.clear();
     let length = lines.take(LINE_MAX_BYTES as u64 + 1).read_until(b'\n', line)?;

@@ -34,7 +34,6 @@ pub enum OnDuplicate {
     Skip,
 }
 
-/// Outcome of one plant of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportOutcome {
     Stored,
@@ -48,18 +47,16 @@ pub enum ImportOutcome {
 
 #[derive(Debug, Default)]
 pub struct ImportResult {
-    /// One per plant, in order; fewer if the import stops. If a duplicate id stops a batch in a store, its outcome is the last.
+    /// One per plant, in order; fewer if the import stops.
     pub outcomes: Vec<ImportOutcome>,
     pub new_users: u64,
     pub stop: Option<StopReason>,
 }
 
-/// Reasons why an import ended early.
 #[derive(Debug)]
 pub enum StopReason {
     /// Some lines are invalid. Nothing from the first of them on is stored.
     Faults,
-    /// A plant with this id exists already.
     Taken {
         line: u64,
         owner: UserName,
@@ -98,8 +95,7 @@ impl LineReader {
         Self { owner: owner.map(Arc::new), last: None }
     }
 
-    /// Parses a line. The plant follows the rules of a request body, and the owner those of user names. An error describes all
-    /// faults.
+    /// Parses a line: the plant as a request body, the owner as a user name. An error describes all faults.
     pub(super) fn read(&mut self, number: u64, line: &[u8]) -> Result<ImportRow, String> {
         // Without the line feed, so that the parser reports a premature end on the first line.
         let line = line.trim_ascii_end();

@@ -44,7 +44,6 @@ pub(super) async fn snapshot(
     Ok(read(Arc::new(client), selection))
 }
 
-/// Starts a snapshot in the open transaction of this connection.
 fn read(client: Arc<Client>, selection: Selection) -> Snapshot {
     let (sender, snapshot) = Snapshot::channel();
     tokio::spawn(async move {
@@ -158,8 +157,7 @@ impl RestoreTarget {
         schema_change: SchemaChange,
         timeout: Duration,
     ) -> Result<Self, RestoreError> {
-        // Blocks other writers; readers see an empty database. The transaction may be idle for long while the source counts and
-        // sorts its rows.
+        // Blocks other writers; readers see an empty database. The source may take long to count and sort its rows.
         const LOCK: &[&str] = &[
             "BEGIN ISOLATION LEVEL READ COMMITTED",
             "SET LOCAL idle_in_transaction_session_timeout = 0",
@@ -212,7 +210,6 @@ impl RestoreTarget {
     }
 }
 
-/// Copies some columns of rows into a table.
 async fn copy(client: &Client, table: &str, chunk: &Chunk, is_copied: fn(&Column) -> bool) -> Result<(), Error> {
     let columns: Vec<&Column> = chunk.table.columns.iter().filter(|column| is_copied(column)).collect();
     let types: Vec<Type> = columns.iter().map(|column| column.postgres_type.clone()).collect();
@@ -227,7 +224,6 @@ async fn copy(client: &Client, table: &str, chunk: &Chunk, is_copied: fn(&Column
     writer.finish().await.map(|_| ())
 }
 
-/// Importer with its own connection.
 pub(super) struct Importer {
     connection: AdminConnection,
     statements: WriteStatements,
@@ -247,24 +243,20 @@ impl Importer {
         mut batch: &[ImportRow],
         on_duplicate: OnDuplicate,
     ) -> Result<ImportResult, StoreError> {
-        let mut last = None;
         loop {
-            let mut imported = self.attempt(batch).await?;
+            let imported = self.attempt(batch).await?;
             let taken = imported.outcomes.iter().position(|outcome| *outcome != ImportOutcome::Stored);
             let Some(taken) = taken.filter(|_| on_duplicate == OnDuplicate::Stop) else {
                 self.connection.commit().await?;
-                imported.outcomes.extend(last);
                 return Ok(imported);
             };
             // All rows were stored with one statement. They are rolled back, and those before the duplicate are stored again,
             // of which another writer may have taken an id meanwhile.
-            last = Some(imported.outcomes[taken]);
             batch = &batch[..taken];
             self.connection.wait_for(self.connection.client.batch_execute("ROLLBACK")).await?;
         }
     }
 
-    /// Executes the transaction except for its commit.
     async fn attempt(&self, batch: &[ImportRow]) -> Result<ImportResult, StoreError> {
         let storing = async {
             let stored = self.store(batch).await;

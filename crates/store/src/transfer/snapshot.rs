@@ -9,19 +9,15 @@ use plantstore_model::user::UserName;
 /// Capacity of the channel. It bounds the memory of a snapshot.
 const CHUNKS_WAITING: usize = 4;
 
-/// The part of a store that a snapshot contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
     /// Everything except the data of deleted users.
     Everything,
-    /// All plants.
     Plants,
-    /// The plants of one user.
     PlantsOf(UserName),
 }
 
 impl Selection {
-    /// Returns the user that the snapshot is limited to.
     pub(super) fn user(&self) -> Option<&str> {
         match self {
             Self::PlantsOf(user) => Some(user.as_str()),
@@ -29,7 +25,6 @@ impl Selection {
         }
     }
 
-    /// Returns the tables of the snapshot in their order.
     pub(super) fn tables(&self) -> impl Iterator<Item = &'static Table> {
         Table::ALL.into_iter().filter(move |table| *self == Self::Everything || table.name == PLANTS.name)
     }
@@ -68,7 +63,6 @@ impl LastIds {
     }
 }
 
-/// Message from an engine to the receiver of a snapshot.
 pub(super) enum SnapshotMessage {
     Start(SnapshotStart),
     /// Chunks come in the order of [`Table::ALL`].
@@ -84,14 +78,12 @@ pub(super) fn closed() -> StoreError {
     StoreError::Unavailable("the snapshot was closed because its reader received nothing for a minute".to_owned())
 }
 
-/// A consistent snapshot of a store. Later writes are not part of it, and are not blocked by it. It is read on demand, in bounded
-/// memory.
+/// A consistent snapshot of a store, read on demand in bounded memory. Later writes are neither part of it nor blocked.
 pub struct Snapshot {
     messages: Receiver<Result<SnapshotMessage, StoreError>>,
 }
 
 impl Snapshot {
-    /// Returns a snapshot and the sender for its messages.
     pub(super) fn channel() -> (SnapshotSender, Self) {
         let (sender, messages) = channel(CHUNKS_WAITING);
         (sender, Self { messages })
@@ -118,7 +110,6 @@ impl Snapshot {
     }
 }
 
-/// Progress of a copy, an export or an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferProgress {
     pub plants: u64,

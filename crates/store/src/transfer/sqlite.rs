@@ -17,7 +17,7 @@ use super::line::{ImportOutcome, ImportResult, ImportRow, OnDuplicate};
 use super::snapshot::{LastIds, Selection, Snapshot, SnapshotMessage, SnapshotSender, SnapshotStart, closed};
 use super::table::{Cell, Chunk, KEYS, PLANTS, SHARES, Table, USERS, names};
 use crate::error::{OpenError, RestoreError, StoreError};
-use crate::new_file::{NewFile, beside};
+use crate::new_file::{Existing, NewFile, beside};
 use crate::plants::{JobOutcome, WriteContext, WriteOutcome};
 use crate::sqlite::{
     Changes, Checkpointer, DatabaseFile, ExaminedFile, Sqlite, change_error, connect_reader, connect_writer,
@@ -91,7 +91,6 @@ impl SnapshotReader {
         Ok(())
     }
 
-    /// Returns the selected rows of a table of this schema version.
     fn rows(&self, table: &Table) -> &'static str {
         match table.name {
             "plants" => OWNED_PLANTS,
@@ -115,8 +114,7 @@ impl SnapshotReader {
         Ok(LastIds { user: last("users")?.max(deleted), token: last("tokens")? })
     }
 
-    /// Checks that the users of all rows exist. Programs that do not enforce foreign keys, such as `sqlite3` by default, can leave
-    /// rows without a user.
+    /// Checks that the users of all rows exist: programs that do not enforce foreign keys can leave rows without one.
     fn check_users(&self, table: &'static Table) -> Result<(), StoreError> {
         if table.users.is_empty() {
             return Ok(());
@@ -183,7 +181,7 @@ pub struct RestoreTarget {
 impl RestoreTarget {
     pub(super) fn begin(path: &Path) -> Result<Self, RestoreError> {
         // First, because an existing store may have a write-ahead log as well.
-        let file = NewFile::create(path)?;
+        let file = NewFile::begin(path, Existing::Keep)?;
         reject_leftovers(path)?;
         let connection = prepare(file.partial())
             .map_err(|error| OpenError::Unusable(StoreUrl::Sqlite(path.to_owned()), describe(&error)))?;
@@ -253,7 +251,6 @@ fn store_last_ids(connection: &Connection, ids: LastIds) -> rusqlite::Result<()>
     [("users", ids.user), ("tokens", ids.token)].into_iter().try_for_each(|last| statement.execute(last).map(|_| ()))
 }
 
-/// Checks that all pages and indexes of the file are consistent.
 fn check_integrity(path: &Path) -> Result<(), StoreError> {
     let connection = connect_reader(path)?;
     match connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get::<_, String>(0))?.as_str() {
@@ -262,8 +259,7 @@ fn check_integrity(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// After a batch, the importer pauses for the time that it held the write lock divided by this. A waiting process polls the
-/// lock and must find it free at some point.
+/// The importer pauses for the time it held the write lock divided by this, so that a process that polls can get it.
 const LOCK_PAUSE_DIVISOR: u32 = 4;
 
 /// Importer with its own connection and checkpoint thread.
@@ -305,7 +301,7 @@ impl Importer {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let begun = Instant::now();
         let mut owners = HashMap::new();
-        let mut changes = Changes::begin(&transaction)?;
+        let mut changes = Changes::prepare(&transaction)?;
         let mut result = ImportResult { outcomes: Vec::with_capacity(batch.len()), ..ImportResult::default() };
         for ImportRow { owner, plant, .. } in batch {
             let user = match owners.entry(owner) {
@@ -319,12 +315,13 @@ impl Importer {
                 JobOutcome::Write(WriteOutcome::Done) => ImportOutcome::Stored,
                 _ => compare_with_stored(&transaction, user, plant)?,
             };
-            result.outcomes.push(outcome);
             if on_duplicate == OnDuplicate::Stop && outcome != ImportOutcome::Stored {
                 break;
             }
+            result.outcomes.push(outcome);
         }
         changes.finish()?;
+        drop(changes);
         transaction.commit()?;
         self.lock_held = begun.elapsed();
         Ok(result)

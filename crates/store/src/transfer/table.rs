@@ -33,7 +33,6 @@ pub(crate) struct Table {
     pub(crate) order: &'static [&'static str],
     /// Columns with the ids of users who must exist.
     pub(crate) users: &'static [&'static str],
-    /// A rule about several columns.
     pub(crate) rule: fn(&[Cell]) -> Result<(), String>,
 }
 
@@ -43,12 +42,10 @@ pub(crate) struct Column {
     rule: Rule,
 }
 
-/// Rule for the values of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rule {
     Required,
     Optional,
-    /// An id that the store assigns.
     AssignedId,
     Version,
     Time,
@@ -179,7 +176,6 @@ impl Table {
     /// All tables, in the order of a transfer.
     pub(crate) const ALL: [&'static Self; 5] = [&USERS, &TOKENS, &SHARES, &KEYS, &PLANTS];
 
-    /// Returns the columns that a snapshot selects.
     pub(crate) fn select_list(&self) -> String {
         let qualified = |column: &Column| {
             if column.is_joined() { column.name.to_owned() } else { format!("{}.{}", self.name, column.name) }
@@ -207,7 +203,6 @@ impl Table {
     }
 }
 
-/// Returns the names of columns, separated by commas.
 pub(crate) fn names<'a>(columns: impl IntoIterator<Item = &'a Column>) -> String {
     columns.into_iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
 }
@@ -263,7 +258,6 @@ impl Column {
     }
 }
 
-/// A value of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cell {
     Null,
@@ -349,7 +343,6 @@ impl ToSql for Cell {
     tokio_postgres::types::to_sql_checked!();
 }
 
-/// Some rows of a table.
 pub(crate) struct Chunk {
     pub(crate) table: &'static Table,
     cells: Vec<Cell>,
@@ -365,7 +358,6 @@ impl Chunk {
         self.cells.chunks_exact(self.table.columns.len())
     }
 
-    /// Validates every row, and returns the first that violates a rule.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         self.rows().try_for_each(|row| self.table.check(row))
     }
@@ -389,7 +381,6 @@ impl Chunk {
         Ok(())
     }
 
-    /// Returns the name of the owner of the row before, if the owner is the same.
     fn owner_before(&self, start: usize, column: &Column) -> Option<Cell> {
         let before = start.checked_sub(self.table.columns.len())?;
         let is_same = column.is_joined() && self.cells[before] == self.cells[start];

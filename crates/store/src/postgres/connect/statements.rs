@@ -1,7 +1,7 @@
 //! The prepared statements of requests. All of them name their columns, and all statements about plants contain the user id.
 //!
 //! What a statement has in a comment `/* Citus: … */` is executed on Citus only, which would otherwise execute it on more workers
-//! than necessary. [`Shard::statement`](super::citus::Shard::statement) is another text, about the tables of a shard.
+//! than necessary. [`Shard::statement`](crate::postgres::citus::Shard::statement) is another text, about the tables of a shard.
 //!
 //! - `user_id = ANY($1)` selects the shards, and with them the workers. On PostgreSQL it would multiply the look-ups in the index.
 //! - `INSERT … SELECT` takes the user id from a distributed table, so that each worker inserts the rows of its own shards.
@@ -34,14 +34,14 @@ macro_rules! statements {
 
 /// The prepared statements of a connection. A reader has none that write, so that it does not wait for locks of tables that only
 /// writes wait for.
-pub(super) enum Statements {
+pub(crate) enum Statements {
     Read(ReadStatements),
     Write(WriteStatements),
 }
 
 impl Statements {
     /// Prepares the statements of a role, each with the text that `text` returns for it. `None` if the role has none.
-    pub(super) async fn prepare(
+    pub(crate) async fn prepare(
         client: &Client,
         role: ConnectionRole,
         text: impl Fn(&str) -> String,
@@ -53,12 +53,12 @@ impl Statements {
         })
     }
 
-    pub(super) fn of_reader(&self) -> &ReadStatements {
+    pub(crate) fn of_reader(&self) -> &ReadStatements {
         let Self::Read(statements) = self else { unreachable!("the connection of a reader") };
         statements
     }
 
-    pub(super) fn of_writer(&self) -> &WriteStatements {
+    pub(crate) fn of_writer(&self) -> &WriteStatements {
         let Self::Write(statements) = self else { unreachable!("the connection of a writer") };
         statements
     }
@@ -102,11 +102,6 @@ statements! {
     page_end:
         "SELECT plant_id FROM plantstore.plants
          WHERE user_id = $1 AND plant_id BETWEEN $2 AND $3 AND version <= $4 ORDER BY plant_id LIMIT 2 OFFSET $5",
-    ping:
-        "SELECT user_id FROM plantstore.users LIMIT 1",
-    has_key:
-        "SELECT 1 FROM plantstore.idempotency_keys
-         WHERE user_id = $1 AND key = $2 AND expires_at + 0 > extract(epoch FROM now())::bigint",
 }
 
 statements! {
@@ -187,6 +182,6 @@ statements! {
 }
 
 /// Returns the versions in rows of `collections`, by id.
-pub(super) fn versions<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Result<HashMap<i64, i64>, Error> {
+pub(crate) fn versions<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Result<HashMap<i64, i64>, Error> {
     rows.into_iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }

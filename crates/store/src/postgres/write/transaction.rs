@@ -11,12 +11,12 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::batch::{ChangedPlants, KeyOutcomes, Opened, Opening, PlantWrites, Values, changed_plants, is_simple};
-use super::citus::{COUNT, LOCK, Shard, Shards};
-use super::connection::DatabaseSession;
-use super::connector::{Dialect, execute_each, lock_timeout};
-use super::error::{DatabaseError, certainly_not_committed, is_rejection};
-use super::statements::Statements;
 use crate::plants::{Job, JobOutcome};
+use crate::postgres::citus::{COUNT, LOCK, Shard, Shards};
+use crate::postgres::connect::{
+    DatabaseError, DatabaseSession, Dialect, Statements, certainly_not_committed, execute_each, is_rejection,
+    lock_timeout,
+};
 
 /// Begins a transaction with the required isolation level. Sessions of the writer are read-only by default.
 pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";

@@ -12,7 +12,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_postgres::{Client, Error, Statement};
 
-use super::citus::{Shard, ShardList};
 use super::connector::{ConnectFailure, Connector, Dialect, Driver, OpenConnection, backoff, run_with_driver};
 use super::error::{
     DatabaseError, LOST_DURING_COMMIT, NO_RESPONSE, certainly_not_committed, describe, is_rejection, store_error,
@@ -20,18 +19,19 @@ use super::error::{
 use super::metrics::ConnectionRole;
 use super::statements::Statements;
 use crate::error::StoreError;
+use crate::postgres::citus::{Shard, ShardList};
 
 /// Pause before a statement is retried because Citus could not reach a worker.
 const WORKER_PAUSE: Duration = Duration::from_millis(250);
 
 /// An established connection with its prepared statements.
-pub(super) struct DatabaseSession {
-    pub(super) client: Client,
+pub(crate) struct DatabaseSession {
+    pub(crate) client: Client,
     role: ConnectionRole,
     statements: Option<Arc<Statements>>,
-    pub(super) dialect: Dialect,
+    pub(crate) dialect: Dialect,
     /// Number of warnings that the server has sent. That about a statement is counted before its response arrives.
-    pub(super) warnings: Arc<AtomicU64>,
+    pub(crate) warnings: Arc<AtomicU64>,
     responses: AtomicU64,
     discarded: AtomicBool,
     end: Notify,
@@ -51,11 +51,11 @@ struct ShardStatements {
 
 impl DatabaseSession {
     /// Returns the statements of a connection that reads or writes tables.
-    pub(super) fn statements(&self) -> &Arc<Statements> {
+    pub(crate) fn statements(&self) -> &Arc<Statements> {
         self.statements.as_ref().expect("the statements of a reader or writer")
     }
 
-    pub(super) async fn prepared(&self, text: &str) -> Result<Statement, Error> {
+    pub(crate) async fn prepared(&self, text: &str) -> Result<Statement, Error> {
         let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
         if let Some(known) = known {
             return Ok(known);
@@ -66,7 +66,7 @@ impl DatabaseSession {
     }
 
     /// Returns the statements about the tables of one of these shards; `None` if they cannot be used, as they are on another server.
-    pub(super) async fn of_shard(
+    pub(crate) async fn of_shard(
         &self,
         shards: &Arc<ShardList>,
         shard: &Shard,
@@ -86,7 +86,7 @@ impl DatabaseSession {
     }
 
     /// Stops using the tables of shards until the shards of the server change. Returns false if they were not used.
-    pub(super) fn avoid_shards(&self, shards: &Arc<ShardList>) -> bool {
+    pub(crate) fn avoid_shards(&self, shards: &Arc<ShardList>) -> bool {
         let unusable = shards.shards.iter().map(|shard| (shard.id(), None)).collect();
         let used = std::mem::replace(&mut self.shard_statements(shards).prepared, unusable);
         used.values().any(Option::is_some)
@@ -101,7 +101,7 @@ impl DatabaseSession {
     }
 
     /// Closes the connection, which is then replaced by a new one.
-    pub(super) fn discard(&self) {
+    pub(crate) fn discard(&self) {
         self.discarded.store(true, Ordering::Relaxed);
         self.end.notify_one();
     }
@@ -111,7 +111,7 @@ impl DatabaseSession {
     }
 
     /// Waits until the deadline for the response to a query; `None` if the query should be retried.
-    pub(super) async fn wait_for<T>(
+    pub(crate) async fn wait_for<T>(
         &self,
         query: impl Future<Output = Result<T, Error>>,
         deadline: Instant,
@@ -144,7 +144,7 @@ impl DatabaseSession {
 
 /// Waits before a statement is retried because Citus could not reach a worker. Fails with the reason if
 /// the deadline is earlier.
-pub(super) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
+pub(crate) async fn pause_for_worker(deadline: Instant, reason: String) -> Result<(), StoreError> {
     if Instant::now() + WORKER_PAUSE >= deadline {
         return Err(StoreError::Unavailable(reason));
     }
@@ -162,7 +162,7 @@ enum DatabaseConnectionState {
 }
 
 /// A connection that reconnects when it is lost.
-pub(super) struct DatabaseConnection {
+pub(crate) struct DatabaseConnection {
     connector: Arc<Connector>,
     role: ConnectionRole,
     state: watch::Sender<DatabaseConnectionState>,
@@ -171,13 +171,13 @@ pub(super) struct DatabaseConnection {
 
 impl DatabaseConnection {
     /// Returns a connection that is opened when it is first needed.
-    pub(super) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
+    pub(crate) fn new(connector: &Arc<Connector>, role: ConnectionRole) -> Self {
         let (state, _) = watch::channel(DatabaseConnectionState::Down { since: Instant::now(), reason: String::new() });
         Self { connector: Arc::clone(connector), role, state, task: OnceLock::new() }
     }
 
     /// Returns the session if the connection is open.
-    pub(super) fn ready(&self) -> Option<Arc<DatabaseSession>> {
+    pub(crate) fn ready(&self) -> Option<Arc<DatabaseSession>> {
         match &*self.state.borrow() {
             DatabaseConnectionState::Up(session) if session.is_usable() => Some(Arc::clone(session)),
             _ => None,
@@ -185,17 +185,17 @@ impl DatabaseConnection {
     }
 
     /// Starts connecting, unless that has started already.
-    pub(super) fn start(&self) {
+    pub(crate) fn start(&self) {
         self.task.get_or_init(|| tokio::spawn(maintain(Arc::clone(&self.connector), self.role, self.state.clone())));
     }
 
-    pub(super) fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         self.task.get().is_some()
     }
 
     /// Waits for a session until the deadline. Fails immediately if the connection has been down for longer than the timeout, and
     /// no other one to the server was opened meanwhile.
-    pub(super) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
+    pub(crate) async fn session(&self, deadline: Instant) -> Result<Arc<DatabaseSession>, StoreError> {
         self.start();
         let mut state = self.state.subscribe();
         loop {
@@ -305,7 +305,7 @@ impl AdminConnection {
         Self { client: Arc::new(client), dialect, timeout }
     }
 
-    pub(super) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
+    pub(crate) async fn open(connector: &Connector, timeout: Duration) -> Result<Self, StoreError> {
         let connected = connector.connect(ConnectionRole::Admin).await;
         let OpenConnection { client, driver, dialect, .. } =
             connected.map_err(|failure| StoreError::Unavailable(failure.describe()))?;

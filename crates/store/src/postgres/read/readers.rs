@@ -11,18 +11,16 @@ use std::time::Duration;
 use futures_util::{TryStreamExt, pin_mut};
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, ToSql};
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::citus::{Shard, ShardList, Shards};
-use super::connection::{DatabaseConnection, DatabaseSession};
-use super::connector::Connector;
-use super::error::{NO_RESPONSE, describe};
-use super::metrics::{ConnectionRole, PostgresMetrics};
-use super::statements::{ReadStatements, versions};
 use crate::error::StoreError;
 use crate::plants::Version;
+use crate::postgres::citus::{Shard, ShardList, Shards};
+use crate::postgres::connect::{
+    ConnectionRole, Connector, DatabaseConnection, DatabaseSession, NO_RESPONSE, PostgresMetrics, ReadStatements,
+    describe, is_about_tables, versions,
+};
 use crate::sql::{ReadableValue, RowSource};
 use plantstore_model::user::UserId;
 use plantstore_telemetry::spans;
@@ -30,7 +28,7 @@ use plantstore_telemetry::spans;
 /// Maximum number of requests that share a statement, and of further requests that wait.
 const REQUESTS_MAX: usize = 128;
 
-pub(super) struct Readers {
+pub(crate) struct Readers {
     connections: Vec<DatabaseConnection>,
     shards: Arc<Shards>,
     next: AtomicUsize,
@@ -39,7 +37,7 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    pub(super) fn new(connector: &Arc<Connector>, count: usize, shards: &Arc<Shards>) -> Self {
+    pub(crate) fn new(connector: &Arc<Connector>, count: usize, shards: &Arc<Shards>) -> Self {
         Self {
             shards: Arc::clone(shards),
             connections: (0..count).map(|_| DatabaseConnection::new(connector, ConnectionRole::Read)).collect(),
@@ -49,30 +47,17 @@ impl Readers {
         }
     }
 
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.ready().is_some())
     }
 
     /// Returns true if connections were opened, and none of them is open any more.
-    pub(super) fn are_lost(&self) -> bool {
+    pub(crate) fn are_lost(&self) -> bool {
         !self.is_connected() && self.connections.iter().any(DatabaseConnection::is_started)
     }
 
-    /// Returns the rows of a prepared statement, read on the next connection in turn.
-    pub(super) async fn rows<P: ToSql + Sync, const N: usize>(
-        &self,
-        statement: impl Fn(&ReadStatements) -> &Statement,
-        values: [P; N],
-    ) -> Result<Vec<Row>, StoreError> {
-        let (statement, values) = (&statement, &values);
-        let found = self.read(|session| async move {
-            fetch(&session.client, statement(session.statements().of_reader()), values, usize::MAX).await
-        });
-        Ok(found.await?.rows)
-    }
-
     /// Returns the rows of a prepared statement about one user, up to a number of bytes.
-    pub(super) async fn rows_of(
+    pub(crate) async fn rows_of(
         &self,
         user: UserId,
         statement: impl Fn(&ReadStatements) -> &Statement,
@@ -87,8 +72,7 @@ impl Readers {
                 && let Some(statements) = session.of_shard(shards, shard).await?
             {
                 let found = fetch(&session.client, statement(statements.of_reader()), values, bytes_max).await;
-                // Without rows, the shard may be on another server.
-                if !matches!(&found, Ok(found) if found.rows.is_empty()) && !is_without_shard(&found) {
+                if !is_elsewhere(&found) {
                     return found;
                 }
             }
@@ -97,8 +81,27 @@ impl Readers {
         .await
     }
 
+    /// Returns the rows of a statement, which is prepared once for each connection. The one about copies of its tables is executed first.
+    pub(crate) async fn query(
+        &self,
+        of_copies: Option<&str>,
+        text: &str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        let found = self.read(|session| async move {
+            if let Some(text) = of_copies {
+                let found = fetch_prepared(&session, text, values).await;
+                if !is_elsewhere(&found) {
+                    return found;
+                }
+            }
+            fetch_prepared(&session, text, values).await
+        });
+        Ok(found.await?.rows)
+    }
+
     /// Returns the versions of the users who exist, read on this connection, or on another one while it is not open.
-    pub(super) async fn versions_from(
+    pub(crate) async fn versions_from(
         &self,
         connection: usize,
         users: &[i64],
@@ -115,7 +118,7 @@ impl Readers {
                     fetch(&session.client, &statement, &of_shards, usize::MAX).await
                 };
                 match found.await {
-                    found if is_without_shard(&found) => {}
+                    found if is_elsewhere(&found) => {}
                     found => versions = self::versions(&found?.rows)?,
                 }
             }
@@ -132,7 +135,7 @@ impl Readers {
     }
 
     /// Runs a read query on the next connection in turn. Retries it until the deadline if the connection is lost.
-    pub(super) async fn read<T, F: Future<Output = Result<T, Error>>>(
+    pub(crate) async fn read<T, F: Future<Output = Result<T, Error>>>(
         &self,
         query: impl Fn(Arc<DatabaseSession>) -> F,
     ) -> Result<T, StoreError> {
@@ -169,9 +172,9 @@ impl Readers {
     }
 }
 
-pub(super) struct FoundRows {
-    pub(super) rows: Vec<Row>,
-    pub(super) has_more: bool,
+pub(crate) struct FoundRows {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) has_more: bool,
 }
 
 /// Returns the rows of a statement until they have this number of bytes.
@@ -205,9 +208,22 @@ async fn has_all(session: &DatabaseSession, shards: &Arc<ShardList>) -> Result<b
     Ok(!shards.shards.is_empty())
 }
 
-/// Returns true if a table of a shard does not exist any more.
-fn is_without_shard<T>(found: &Result<T, Error>) -> bool {
-    found.as_ref().is_err_and(|error| error.code() == Some(&SqlState::UNDEFINED_TABLE))
+/// Returns the rows of a statement, which stays prepared.
+async fn fetch_prepared(
+    session: &DatabaseSession,
+    text: &str,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<FoundRows, Error> {
+    let statement = session.prepared(text).await?;
+    Ok(FoundRows { rows: session.client.query(&statement, values).await?, has_more: false })
+}
+
+/// Returns true if a statement about the tables of shards found no rows or cannot use a table: the shards may be on another server.
+fn is_elsewhere(found: &Result<FoundRows, Error>) -> bool {
+    match found {
+        Ok(found) => found.rows.is_empty(),
+        Err(error) => is_about_tables(error),
+    }
 }
 
 impl RowSource for Row {
@@ -243,14 +259,14 @@ struct VersionRequest {
 /// A request must see every write that was acknowledged before it. So it shares a statement that is sent after it, never one that is
 /// already sent. While the maximum number of statements is in flight, requests wait for the next one: the busier the node, the more
 /// requests share a statement.
-pub(super) struct VersionReader {
+pub(crate) struct VersionReader {
     readers: Arc<Readers>,
     requests: mpsc::Sender<VersionRequest>,
 }
 
 impl VersionReader {
     /// Starts tasks for this number of statements in flight, each on its own read connection.
-    pub(super) fn start(readers: &Arc<Readers>, statements: usize) -> Self {
+    pub(crate) fn start(readers: &Arc<Readers>, statements: usize) -> Self {
         let (requests, received) = mpsc::channel(REQUESTS_MAX);
         let received = Arc::new(Mutex::new(received));
         for connection in 0..statements {
@@ -259,7 +275,7 @@ impl VersionReader {
         Self { readers: Arc::clone(readers), requests }
     }
 
-    pub(super) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
+    pub(crate) async fn read(&self, users: &[UserId]) -> Result<Versions, StoreError> {
         let begun = spans::begin();
         let deadline = Instant::now() + self.readers.timeout;
         let (reply, response) = oneshot::channel();

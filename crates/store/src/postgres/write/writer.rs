@@ -19,15 +19,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::Error;
 
 use super::batch::{Opening, take_token_uses};
-use super::citus::Shards;
-use super::connection::{DatabaseConnection, DatabaseSession, pause_for_worker};
-use super::connector::{Connector, execute_each};
-use super::error::{DatabaseError, LOST_DURING_COMMIT, NO_RESPONSE, describe, is_rejection};
-use super::metrics::{ConnectionRole, PostgresMetrics};
-use super::statements::versions;
 use super::transaction::{BEGIN, Executed, Execution, Transaction, WriterRow, begin};
 use crate::error::StoreError;
 use crate::plants::{BATCH_MAX, Job, JobOutcome, Timeouts, WriteQueue, is_worth_retrying_one_by_one, reply, reply_all};
+use crate::postgres::citus::Shards;
+use crate::postgres::connect::{
+    ConnectionRole, Connector, DatabaseConnection, DatabaseError, DatabaseSession, LOST_DURING_COMMIT, NO_RESPONSE,
+    PostgresMetrics, describe, execute_each, is_about_tables, is_rejection, pause_for_worker, versions,
+};
 
 /// Additional time for a commit beyond the timeout, because an abandoned commit is in doubt.
 const COMMIT_GRACE: Duration = Duration::from_millis(200);
@@ -38,15 +37,15 @@ const SLOW_COMMIT: Duration = Duration::from_millis(2);
 /// Maximum time that a job waits for others to share its commit.
 const PAUSE_MAX: Duration = Duration::from_millis(5);
 
-pub(super) struct Writer {
-    pub(super) queue: WriteQueue,
+pub(crate) struct Writer {
+    pub(crate) queue: WriteQueue,
     connection: Arc<DatabaseConnection>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// Starts a writer to the server of these shards. Its row is in one of them.
-    pub(super) fn start(connector: &Arc<Connector>, capacity: usize, shards: &Arc<Shards>) -> Self {
+    pub(crate) fn start(connector: &Arc<Connector>, capacity: usize, shards: &Arc<Shards>) -> Self {
         let (queue, jobs) = WriteQueue::new(capacity, Timeouts::both(connector.timeout + REPLY_MARGIN));
         let connection = Arc::new(DatabaseConnection::new(connector, ConnectionRole::Write));
         let task = WriterTask {
@@ -61,17 +60,17 @@ impl Writer {
         Self { queue, connection, task: Mutex::new(Some(task)) }
     }
 
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.connection.ready().is_some()
     }
 
     /// Opens the connection before it is needed, and waits for it: a lane without it is reported as lost.
-    pub(super) async fn connect(&self, timeout: Duration) {
+    pub(crate) async fn connect(&self, timeout: Duration) {
         let _ = self.connection.session(Instant::now() + timeout).await;
     }
 
     /// Checks that the writer is running and has its connection.
-    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+    pub(crate) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.queue.is_closed() {
             return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
         }
@@ -79,7 +78,7 @@ impl Writer {
     }
 
     /// Closes the queue and waits until all queued jobs have replies.
-    pub(super) async fn finish(&self) {
+    pub(crate) async fn finish(&self) {
         self.queue.stop().await;
         if let Some(task) = self.task.lock().await.take() {
             let _ = task.await;
@@ -279,8 +278,7 @@ impl WriterTask {
     /// Handles the error of a statement. A table of a shard may not exist any more, and only the owner of the tables may lock shards:
     /// the next attempt then uses the distributed tables.
     fn classify(&self, session: &DatabaseSession, error: &Error) -> DatabaseError {
-        let is_about_tables = error.code().is_some_and(|code| code.code().starts_with("42"));
-        if is_about_tables && session.avoid_shards(&self.shards.get()) {
+        if is_about_tables(error) && session.avoid_shards(&self.shards.get()) {
             tracing::info!(error = describe(error), "writes use distributed tables, which costs more");
             return DatabaseError::Retryable(describe(error));
         }

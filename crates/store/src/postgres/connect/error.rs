@@ -10,10 +10,10 @@ use crate::error::StoreError;
 /// Error message for a database that does not respond.
 pub(crate) const NO_RESPONSE: &str = "the database did not respond in time";
 /// Error message for a commit with an unknown outcome.
-pub(super) const LOST_DURING_COMMIT: &str = "the connection to the database was lost during the commit";
+pub(crate) const LOST_DURING_COMMIT: &str = "the connection to the database was lost during the commit";
 
 /// Error of a statement other than COMMIT, by how to handle it.
-pub(super) enum DatabaseError {
+pub(crate) enum DatabaseError {
     /// The connection is lost: retry on another one.
     ConnectionLost(String),
     /// A conflict with another transaction: retry.
@@ -25,7 +25,7 @@ pub(super) enum DatabaseError {
 }
 
 impl DatabaseError {
-    pub(super) fn classify(error: &Error) -> Self {
+    pub(crate) fn classify(error: &Error) -> Self {
         let text = describe(error);
         let Some(code) = error.code() else {
             // Without a code, the error is of the connection or of decoding a value.
@@ -56,7 +56,7 @@ impl DatabaseError {
     }
 
     /// Returns the error for the caller if there is no time for a retry.
-    pub(super) fn into_error(self) -> StoreError {
+    pub(crate) fn into_error(self) -> StoreError {
         match self {
             Self::ConnectionLost(text) | Self::Retryable(text) | Self::WorkerLost(text) => {
                 StoreError::Unavailable(text)
@@ -67,13 +67,13 @@ impl DatabaseError {
 }
 
 /// Maps the error of a statement that is not retried.
-pub(super) fn store_error(error: &Error) -> StoreError {
+pub(crate) fn store_error(error: &Error) -> StoreError {
     DatabaseError::classify(error).into_error()
 }
 
 /// Returns true if a COMMIT that failed with this error was certainly rolled back: because of a conflict, a constraint or a full
 /// disk. Other errors may occur while the commit waits for its standby, or mean that the outcome is unknown (40003).
-pub(super) fn certainly_not_committed(error: &Error) -> bool {
+pub(crate) fn certainly_not_committed(error: &Error) -> bool {
     !ends_connection(error)
         && error.code().map(SqlState::code).is_some_and(|code| {
             (code.starts_with("40") && code != "40003") || code.starts_with("23") || code == "53100"
@@ -81,12 +81,17 @@ pub(super) fn certainly_not_committed(error: &Error) -> bool {
 }
 
 /// Returns true if the database rejected a statement and keeps the connection: the transaction will be rolled back.
-pub(super) fn is_rejection(error: &Error) -> bool {
+pub(crate) fn is_rejection(error: &Error) -> bool {
     error.as_db_error().is_some() && !ends_connection(error)
 }
 
+/// Returns true if a statement does not suit the tables, such as a table that does not exist, or may not be used.
+pub(crate) fn is_about_tables(error: &Error) -> bool {
+    error.code().is_some_and(|code| code.code().starts_with("42"))
+}
+
 /// Returns true if the database aborted the transaction because of another one. It can be repeated after a ROLLBACK.
-pub(super) fn is_conflict(error: &Error) -> bool {
+pub(crate) fn is_conflict(error: &Error) -> bool {
     error
         .code()
         .is_some_and(|code| [SqlState::T_R_SERIALIZATION_FAILURE, SqlState::T_R_DEADLOCK_DETECTED].contains(code))

@@ -5,7 +5,7 @@ use plantstore_telemetry::metrics::{Counter, Exposition, Gauge, Histogram, Label
 
 /// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ConnectionRole {
+pub(crate) enum ConnectionRole {
     /// Read queries, which are pipelined.
     Read,
     /// Transactions of the writer.
@@ -20,7 +20,7 @@ impl ConnectionRole {
     /// Roles whose connections stay open.
     const PERSISTENT: [Self; 3] = [Self::Read, Self::Write, Self::KeyLock];
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
@@ -31,8 +31,8 @@ impl ConnectionRole {
 }
 
 pub(crate) struct PostgresMetrics {
-    pub(super) writes: WriteMetrics,
-    pub(super) queries: Histogram,
+    pub(crate) writes: WriteMetrics,
+    pub(crate) queries: Histogram,
     /// Indexed by the role.
     roles: [RoleMetrics; 4],
 }
@@ -52,17 +52,17 @@ impl Default for PostgresMetrics {
 
 impl PostgresMetrics {
     /// Counts a connection, which is open until the result is dropped.
-    pub(super) fn connected(&self, role: ConnectionRole) -> impl Drop + '_ {
+    pub(crate) fn connected(&self, role: ConnectionRole) -> impl Drop + '_ {
         let metrics = &self.roles[role as usize];
         metrics.opened.count();
         metrics.open.hold()
     }
 
-    pub(super) fn failed(&self, role: ConnectionRole) {
+    pub(crate) fn failed(&self, role: ConnectionRole) {
         self.roles[role as usize].failed.count();
     }
 
-    pub(super) fn write(&self, exposition: &mut Exposition) {
+    pub(crate) fn write(&self, exposition: &mut Exposition) {
         self.writes.write(exposition);
         let mut open =
             exposition.gauge("plantstore_database_connections", "Open connections to the database, by role.");

@@ -9,11 +9,11 @@ use futures_util::future::{join_all, try_join_all};
 use tokio::time::timeout;
 use tokio_postgres::Row;
 
-use super::engine::Postgres;
-use super::lane::Lane;
 use super::readers::{FoundRows, get};
 use crate::error::StoreError;
 use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
+use crate::postgres::Postgres;
+use crate::postgres::lane::Lane;
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
 
@@ -74,7 +74,12 @@ impl Postgres {
             column(|range| range.as_of),
             limits,
         ];
-        self.lanes.main.readers.rows(|statements| &statements.list_many, columns).await
+        let [owners, first, last, as_of, limits] = &columns;
+        let read = self.lanes.main.readers.read(|session| async move {
+            let statement = &session.statements().of_reader().list_many;
+            session.client.query(statement, &[owners, first, last, as_of, limits]).await
+        });
+        read.await
     }
 
     /// Reads the versions first and then each list, because the owners' rows may be on different servers. So a list may be newer than

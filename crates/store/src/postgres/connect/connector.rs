@@ -37,15 +37,15 @@ const IDLE_TRANSACTION: Duration = Duration::from_secs(2);
 
 /// First setting of every session. Operators and functions that another role creates in `public` would otherwise run with the
 /// rights of this one if their types match better than those of PostgreSQL's own. Temporary tables come last.
-pub(super) const SEARCH_PATH: &str = "search_path = plantstore, pg_temp";
+pub(crate) const SEARCH_PATH: &str = "search_path = plantstore, pg_temp";
 
 /// Settings with which the server detects within about 10 seconds that a node is gone, and releases its locks.
-pub(super) const KEEPALIVES: [&str; 3] =
+pub(crate) const KEEPALIVES: [&str; 3] =
     ["tcp_keepalives_idle = 4", "tcp_keepalives_interval = 2", "tcp_keepalives_count = 3"];
 
 /// Settings of the planner. All statements must use the indexes, even if the tables are empty or their statistics outdated when
 /// the statements are planned. The high cost estimates that result would trigger the JIT compiler, which is off.
-pub(super) const PLANNER_SETTINGS: &[&str] = &[
+pub(crate) const PLANNER_SETTINGS: &[&str] = &[
     "enable_seqscan = off",
     "enable_bitmapscan = off",
     "enable_hashjoin = off",
@@ -54,24 +54,24 @@ pub(super) const PLANNER_SETTINGS: &[&str] = &[
 ];
 
 /// Future that performs the I/O of a connection. It must be polled while the connection is used.
-pub(super) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+pub(crate) type Driver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 /// A connection that is configured for its role.
-pub(super) struct OpenConnection {
-    pub(super) client: Client,
-    pub(super) driver: Driver,
-    pub(super) dialect: Dialect,
+pub(crate) struct OpenConnection {
+    pub(crate) client: Client,
+    pub(crate) driver: Driver,
+    pub(crate) dialect: Dialect,
     /// Number of warnings that the server has sent.
-    pub(super) warnings: Arc<AtomicU64>,
+    pub(crate) warnings: Arc<AtomicU64>,
 }
 
 pub(crate) struct Connector {
     hosts: Vec<Config>,
     tls: Negotiator,
-    pub(super) timeout: Duration,
-    pub(super) metrics: Arc<PostgresMetrics>,
+    pub(crate) timeout: Duration,
+    pub(crate) metrics: Arc<PostgresMetrics>,
     /// Time at which the last connection to this server was opened. Others then do not wait longer for their next attempt.
-    pub(super) opened: watch::Sender<Option<Instant>>,
+    pub(crate) opened: watch::Sender<Option<Instant>>,
 }
 
 impl Connector {
@@ -82,23 +82,23 @@ impl Connector {
     }
 
     /// Returns a connector for another server, with everything else of this URL.
-    pub(super) fn for_server(&self, url: &PostgresUrl, host: &str, port: u16) -> Self {
+    pub(crate) fn for_server(&self, url: &PostgresUrl, host: &str, port: u16) -> Self {
         let hosts = vec![config_of(url, &Host::Tcp(host.to_owned()), port)];
         let (timeout, metrics) = (self.timeout, Arc::clone(&self.metrics));
         Self { hosts, tls: self.tls.clone(), timeout, metrics, opened: watch::Sender::default() }
     }
 
     /// Returns true if a connection was opened within the timeout.
-    pub(super) fn has_opened(&self) -> bool {
+    pub(crate) fn has_opened(&self) -> bool {
         self.opened.borrow().is_some_and(|opened| opened.elapsed() <= self.timeout)
     }
 
-    pub(super) fn connect_timeout(&self) -> Duration {
+    pub(crate) fn connect_timeout(&self) -> Duration {
         self.timeout.clamp(CONNECT_TIMEOUT.0, CONNECT_TIMEOUT.1)
     }
 
     /// Connects to the primary. Tries all hosts concurrently, so that a host that hangs does not delay the others.
-    pub(super) async fn connect(&self, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
+    pub(crate) async fn connect(&self, role: ConnectionRole) -> Result<OpenConnection, ConnectFailure> {
         let mut attempts: FuturesUnordered<_> = self.hosts.iter().map(|config| self.connect_to(config, role)).collect();
         let mut worst = ConnectFailure::TimedOut;
         while let Some(attempt) = attempts.next().await {
@@ -198,7 +198,7 @@ fn config_of(url: &PostgresUrl, host: &Host, port: u16) -> Config {
 }
 
 /// Returns the setting `lock_timeout` of writers.
-pub(super) fn lock_timeout(timeout: Duration) -> i32 {
+pub(crate) fn lock_timeout(timeout: Duration) -> i32 {
     setting(timeout * 4 / 5)
 }
 
@@ -227,7 +227,7 @@ fn driver_of<T: TlsStream + Unpin + Send + 'static>(
 }
 
 /// Runs `work` on the connection, and polls the driver meanwhile.
-pub(super) async fn run_with_driver<T>(
+pub(crate) async fn run_with_driver<T>(
     driver: &mut Driver,
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
@@ -251,7 +251,7 @@ pub(crate) enum Dialect {
 }
 
 impl Dialect {
-    pub(super) async fn detect(client: &Client) -> Result<Self, Error> {
+    pub(crate) async fn detect(client: &Client) -> Result<Self, Error> {
         const INSTALLED: &str = "SELECT count(*) > 0 FROM pg_catalog.pg_extension WHERE extname = 'citus'";
         const DISTRIBUTED: &str = "
             SELECT count(*) > 0 FROM pg_catalog.pg_dist_partition
@@ -262,7 +262,7 @@ impl Dialect {
     }
 
     /// Returns the settings of every session. A server that does not know one of them ignores it.
-    pub(super) fn settings(self) -> impl Iterator<Item = &'static &'static str> {
+    pub(crate) fn settings(self) -> impl Iterator<Item = &'static &'static str> {
         let settings: &[&str] = match self {
             Self::Postgres => &["plan_cache_mode = force_generic_plan", "idle_session_timeout = 0"],
             // Workers plan each statement with its values. One connection to each worker, and one shard after the other in the
@@ -294,13 +294,13 @@ async fn is_true(client: &Client, statement: &str) -> Result<bool, Error> {
     client.query_one(statement, &[]).await?.try_get(0)
 }
 
-pub(super) enum ConnectFailure {
+pub(crate) enum ConnectFailure {
     Error(Error),
     TimedOut,
 }
 
 impl ConnectFailure {
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Error(error) => describe(error),
             Self::TimedOut => NO_RESPONSE.to_owned(),
@@ -308,12 +308,12 @@ impl ConnectFailure {
     }
 
     /// Returns true if the server itself rejected the connection.
-    pub(super) fn is_from_server(&self) -> bool {
+    pub(crate) fn is_from_server(&self) -> bool {
         matches!(self, Self::Error(error) if error.code().is_some())
     }
 
     /// Returns true if another attempt may succeed without a change by an operator.
-    pub(super) fn is_transient(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         let Self::Error(error) = self else { return true };
         match (error.code(), error.source()) {
             (Some(code), _) => matches!(code.code(), "57P03" | "53300"),
@@ -326,7 +326,7 @@ impl ConnectFailure {
 
 /// Returns the delay after a number of consecutive failures: exponential backoff with jitter of up to a half, so that nodes do
 /// not reconnect simultaneously.
-pub(super) fn backoff(failures: u32) -> Duration {
+pub(crate) fn backoff(failures: u32) -> Duration {
     let (first, longest) = BACKOFF;
     let pause = first.saturating_mul(1 << failures.min(10)).min(longest);
     // Without a random number there is no jitter.

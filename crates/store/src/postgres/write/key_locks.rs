@@ -11,26 +11,24 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tokio_postgres::Statement;
 
-use super::connection::{DatabaseConnection, DatabaseSession};
-use super::connector::Connector;
-use super::metrics::ConnectionRole;
 use crate::error::StoreError;
 use crate::plants::IdempotencyKey;
+use crate::postgres::connect::{ConnectionRole, Connector, DatabaseConnection, DatabaseSession};
 use plantstore_model::user::UserId;
 
-pub(super) struct KeyLocks {
+pub(crate) struct KeyLocks {
     connection: DatabaseConnection,
     timeout: Duration,
 }
 
 impl KeyLocks {
     /// Opens the connection when the first key is locked.
-    pub(super) fn new(connector: &Arc<Connector>) -> Self {
+    pub(crate) fn new(connector: &Arc<Connector>) -> Self {
         Self { connection: DatabaseConnection::new(connector, ConnectionRole::KeyLock), timeout: connector.timeout }
     }
 
     /// Checks that the connection is open, if a key was ever locked.
-    pub(super) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
+    pub(crate) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
         if self.connection.is_started() {
             self.connection.session(deadline).await?;
         }
@@ -39,7 +37,7 @@ impl KeyLocks {
 
     /// Locks a key of this user; `None` if another node has locked it. A session can lock a key twice, so the caller must make
     /// sure that no other request of this process holds the key.
-    pub(super) async fn lock(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KeyLock>, StoreError> {
+    pub(crate) async fn lock(&self, user: UserId, key: &IdempotencyKey) -> Result<Option<KeyLock>, StoreError> {
         let deadline = Instant::now() + self.timeout;
         let number = lock_number(Sha256::new().chain_update(user.get().to_be_bytes()).chain_update(key.hash));
         loop {
@@ -62,7 +60,7 @@ impl KeyLocks {
 }
 
 /// The lock of a key, released when this is dropped.
-pub(super) struct KeyLock {
+pub(crate) struct KeyLock {
     session: Option<Arc<DatabaseSession>>,
     unlock: Statement,
     number: i64,
@@ -79,6 +77,6 @@ impl Drop for KeyLock {
 }
 
 /// Returns the number of an advisory lock: 64 bits, so that collisions are unlikely.
-pub(super) fn lock_number(subject: Sha256) -> i64 {
+pub(crate) fn lock_number(subject: Sha256) -> i64 {
     subject.finalize().iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
 }

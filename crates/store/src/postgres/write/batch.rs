@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Row};
 
-use super::statements::versions;
 use crate::plants::{Job, JobOutcome, KEY_LIFETIME_SECONDS, KeyOutcome, PlantWrite, WriteContext, WriteOutcome};
+use crate::postgres::connect::versions;
 use plantstore_model::plant::{NewPlant, Tag};
 use plantstore_model::user::UserId;
 
