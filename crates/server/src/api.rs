@@ -25,3 +25,6 @@ pub(crate) use self::error::{ApiError, ErrorReport};
 pub(crate) use self::representation::{EntityTag, IfNoneMatch, accepts_gzip, accepts_html};
 pub(crate) use self::response::not_modified;
 pub(crate) use self::state::{Api, RequestState};
+
+#[cfg(fuzzing)]
+include!("../../../fuzz/hooks/head.rs");

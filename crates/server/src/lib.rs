@@ -17,6 +17,8 @@ mod server;
 mod transport;
 mod web;
 
+#[cfg(fuzzing)]
+pub use self::api::fuzz_head;
 pub use self::api::{Cors, OriginError};
 pub use self::auth::{Issuer, IssuerUrl, IssuerUrlError};
 pub use self::metrics_listener::serve_metrics;
@@ -24,5 +26,5 @@ pub use self::observe::{Collector, CollectorSettings, Endpoint, EndpointError};
 pub use self::options::{ApiLimits, AuthLimits, Rate, TransportLimits, value_parser};
 pub use self::routes::openapi;
 pub use self::server::{Server, ServerSettings};
-pub use self::transport::{CertificateFileError, CertificateReload, ShutdownOutcome, Tls, TrustedProxies};
+pub use self::transport::{CertificateFileError, ShutdownOutcome, Tls, TrustedProxies};
 pub use self::web::SignIn;

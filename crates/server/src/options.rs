@@ -91,7 +91,6 @@ pub struct ApiLimits {
     pub max_event_streams: Option<usize>,
 }
 
-/// An average rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Number of events per period.

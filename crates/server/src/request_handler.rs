@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use hyper::header::{
     CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, HeaderValue, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -48,7 +48,8 @@ pub(crate) struct RequestHandler {
 impl Handler for RequestHandler {
     type Body = TrackedBody;
 
-    async fn handle(&'static self, request: Request<Body>, info: RequestInfo) -> Response<TrackedBody> {
+    /// Everything that needs the request is done before the future is created, so that it is small.
+    fn handle(&'static self, request: Request<Body>, info: RequestInfo) -> impl Future<Output = Response<TrackedBody>> {
         let RequestInfo { client, in_flight, rejection } = info;
         let arrived = in_flight.arrived;
         let (parts, body) = request.into_parts();
@@ -59,46 +60,46 @@ impl Handler for RequestHandler {
         context.trace = trace;
         context.routine = (self.is_routine)(route);
         let context = Arc::new(context);
-        let mut exchange = Exchange::new(Arc::clone(&context), &self.observe, in_flight);
-        let is_head = parts.method == Method::HEAD;
+        let exchange = Exchange::new(Arc::clone(&context), &self.observe, in_flight);
         let rejection = rejection.filter(|rejection| !is_served_anyway(*rejection, parts.uri.path()));
         let allowed_origin = self.allowed_origin(&parts.headers);
+        let is_head = parts.method == Method::HEAD;
         let is_navigation = self.console && web::is_navigation(&parts);
-
-        let mut response = if let Some(rejection) = rejection {
-            ApiError::from(rejection).into_response()
+        let response: BoxFuture<'static, Response> = if let Some(rejection) = rejection {
+            Box::pin(ready(ApiError::from(rejection).into_response()))
         } else if allowed_origin.is_some() && is_preflight(&parts) {
-            check_host(&parts).map(|()| preflight()).into_response()
+            Box::pin(ready(check_host(&parts).map(|()| preflight()).into_response()))
         } else {
-            let request = Request::from_parts(parts, body);
-            match context.recorder() {
-                Some(recorder) => recorder.during(self.respond(request, &context)).await,
-                None => self.respond(request, &context).await,
-            }
+            self.respond(Request::from_parts(parts, body), context)
         };
-
-        let report = response.extensions_mut().remove::<ErrorReport>();
-        if is_navigation && report.as_ref().is_some_and(ErrorReport::is_unauthorized) {
-            response = web::not_found();
+        async move {
+            // A panic is logged where it happens.
+            let responded = AssertUnwindSafe(response).catch_unwind().await;
+            let mut response =
+                responded.unwrap_or_else(|_panic| ApiError::Internal("panic".to_owned()).into_response());
+            let mut report = response.extensions_mut().remove::<ErrorReport>();
+            if is_navigation && report.as_ref().is_some_and(ErrorReport::is_unauthorized) {
+                response = web::not_found();
+                report = response.extensions_mut().remove();
+            }
+            let context = exchange.context();
+            if let Some(ErrorReport { code, detail: Some(detail), .. }) = &report {
+                tracing::error!(request_id = context.id(), error = code, detail, "request failed");
+            }
+            if report.as_ref().is_some_and(|report| report.overloaded) {
+                // Boxed, because it is rare, and so the future of every request stays small.
+                Box::pin(self.api.rejection_delay.wait(context)).await;
+            }
+            if self.api.transport.is_draining() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            self.add_common_headers(response.headers_mut(), context, allowed_origin);
+            response.headers_mut().insert(DATE, date_header());
+            if is_head {
+                remove_body(&mut response);
+            }
+            exchange.respond(response, report.map(|report| report.code))
         }
-        let report = response.extensions_mut().remove::<ErrorReport>().or(report);
-        if let Some(ErrorReport { code, detail: Some(detail), .. }) = &report {
-            tracing::error!(request_id = context.id(), error = code, detail, "request failed");
-        }
-        if report.as_ref().is_some_and(|report| report.overloaded) {
-            // Boxed, because it is rare, and so the future of every request stays small.
-            Box::pin(self.api.rejection_delay.wait(&context)).await;
-        }
-        if self.api.transport.is_draining() {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        self.add_common_headers(response.headers_mut(), &context, allowed_origin);
-        response.headers_mut().insert(DATE, date_header());
-        exchange.set_outcome(response.status(), report.map(|report| report.code));
-        if is_head {
-            remove_body(&mut response);
-        }
-        TrackedBody::new(response, exchange)
     }
 
     fn reject(&self, rejection: Rejection, client: IpAddr, since: Instant) -> Vec<u8> {
@@ -131,11 +132,14 @@ impl Handler for RequestHandler {
 }
 
 impl RequestHandler {
-    /// Returns the response of the handler, also if it panics. The panic itself is logged where it happens.
-    async fn respond(&self, request: Request<Body>, context: &Arc<Context>) -> Response {
-        let state = RequestState { api: self.api, context: Arc::clone(context) };
-        let responded = AssertUnwindSafe((self.respond)(request, state)).catch_unwind().await;
-        responded.unwrap_or_else(|_panic| ApiError::Internal("panic".to_owned()).into_response())
+    /// Calls the handler of a request, and records the spans of the request if its trace is recorded.
+    fn respond(&self, request: Request<Body>, context: Arc<Context>) -> BoxFuture<'static, Response> {
+        let recorder = context.recorder().cloned();
+        let response = (self.respond)(request, RequestState { api: self.api, context });
+        match recorder {
+            Some(recorder) => Box::pin(async move { recorder.during(response).await }),
+            None => response,
+        }
     }
 
     /// Returns the origin whose pages may read the response to a request with these headers.

@@ -22,5 +22,5 @@ pub use self::state::ShutdownOutcome;
 pub(crate) use self::state::{
     ClientAddress, Exceeded, InFlightRequest, KeyedLimit, KeyedPlace, Tracked, Tracker, Transport,
 };
-pub use self::tls::{CertificateFileError, CertificateReload, Tls};
+pub use self::tls::{CertificateFileError, Tls};
 pub use self::trusted_proxies::TrustedProxies;

@@ -14,7 +14,6 @@ pub(crate) use self::static_files::{PageFile, StaticFile};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Link from the documentation to the console.
 const BACK: &str = r#"<a href="/">Back to the plants</a>"#;
 
 /// A file of Swagger UI, which the build script has unpacked.
@@ -24,8 +23,7 @@ macro_rules! swagger_file {
     };
 }
 
-/// Returns the page of the API documentation and its files, all of them part of the binary. They are for people, so the OpenAPI
-/// document does not describe them.
+/// Returns the page of the API documentation and its files. They are for people, so the OpenAPI document omits them.
 pub(crate) fn docs_files(console: bool) -> impl Iterator<Item = PageFile> {
     let html = include_str!("web/docs/index.html").replace(BACK, if console { BACK } else { "" });
     let page = || StaticFile::new(html.clone(), HTML);

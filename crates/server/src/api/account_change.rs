@@ -19,7 +19,6 @@ use plantstore_model::user::{Role, UserId, UserName};
 use plantstore_store::{Store, StoreError};
 use plantstore_telemetry::logging::AUDIT_LOG;
 
-/// An authenticated caller who may change their own tokens or shares.
 pub(crate) struct ChangeAccess<S> {
     pub(super) session: Arc<Session>,
     api: &'static Api,
@@ -46,7 +45,6 @@ pub(super) struct Attempt {
     pub(super) target: String,
 }
 
-/// A completed change.
 pub(super) enum Change {
     TokenCreated(TokenId),
     TokenRevoked(TokenId),
@@ -56,7 +54,6 @@ pub(super) enum Change {
     ShareDeclined(UserName),
 }
 
-/// A completed change and the response to it.
 pub(super) struct Completed {
     pub(super) change: Change,
     pub(super) response: Response,
@@ -120,7 +117,6 @@ impl<S: Send + 'static> ChangeAccess<S> {
         }
     }
 
-    /// Writes the line of a change to the log.
     fn record(&self, change: &Change) {
         let request_id = self.context.id();
         let actor = self.session.identity.user.as_str();

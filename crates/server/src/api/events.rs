@@ -31,13 +31,11 @@ use crate::transport::OpenEnded;
 
 /// Time between two comments, which keep the connection open in proxies and show that the client is still there.
 const COMMENT_INTERVAL: Duration = Duration::from_secs(15);
-/// Minimum time between two events.
 const EVENT_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which a stream ends, in seconds, and the part of it that is random, so that streams do not end together.
 const LIFETIME: u64 = 3_600;
 const LIFETIME_JITTER: u64 = 360;
-/// Time after which the session is looked up although the version of its user is the same: nodes of releases before 0.7 do not move
-/// it.
+/// Time after which the session is looked up in any case: nodes of releases before 0.7 do not move the version.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(60);
 /// The same after a change: the servers of Citus do not commit in the same instant.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(2);
@@ -49,7 +47,6 @@ const RETRY: &str = "retry: 2000\n\n";
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// `GET /events`
 pub(crate) async fn stream(
     State(api): State<&'static Api>,
     caller: Caller<Read>,
@@ -71,7 +68,7 @@ pub(crate) async fn stream(
         look_up_at: now,
         sent: None,
         comment_at: now + COMMENT_INTERVAL,
-        ends_at: now + lifetime(),
+        ends_at: now + Duration::from_secs(LIFETIME - RandomState::new().hash_one(()) % LIFETIME_JITTER),
     };
     let tag = Box::pin(stream.current_tag()).await?;
     stream.sent = Some(tag);
@@ -90,19 +87,12 @@ pub(crate) async fn stream(
     Ok(response)
 }
 
-/// Returns the event with this tag.
 fn event(tag: EntityTag) -> String {
     let tag = tag.header();
     let tag = tag.to_str().unwrap_or_default();
     format!("event: plants\nid: {tag}\ndata: {}\n\n", json!({"etag": tag}))
 }
 
-/// Returns the time after which a stream ends.
-fn lifetime() -> Duration {
-    Duration::from_secs(LIFETIME - RandomState::new().hash_one(()) % LIFETIME_JITTER)
-}
-
-/// An open stream.
 struct EventStream {
     place: StreamPlace,
     api: &'static Api,
@@ -114,7 +104,6 @@ struct EventStream {
     /// The version of the caller when the session was looked up.
     version: Option<Version>,
     looked_up_at: Instant,
-    /// Time to look up the session again.
     look_up_at: Instant,
     sent: Option<EntityTag>,
     comment_at: Instant,

@@ -8,27 +8,24 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::error::{ApiError, ErrorBody};
-use super::operation::{Access, Operation, Returns, one, reference};
+use super::operation::{Access, Operation, one, reference};
 use crate::options::{ApiLimits, defaults};
 use plantstore_model::plant::{NewPlant, PlantId, PlantIdError, TAG_MAX_CHARS};
 use plantstore_model::self_service::TokenRequestError;
 use plantstore_model::token::{Scope, TokenId};
 use plantstore_model::user::UserName;
 
-/// The parts of the document that do not follow from code: general information, parameters and header fields. Header fields that any
-/// response may have are in it once, not with every response. The version is that of the API, not of the program: it changes when
-/// clients have to change. General fields of HTTP (`Date`, `Content-Type` …) are not described.
+/// The parts of the document that do not follow from code: general information, parameters, header fields, and the texts of each
+/// operation with the status of its success. Header fields that any response may have are in it once, not with every response.
+/// The version is that of the API, not of the program: it changes when clients have to change. General fields of HTTP (`Date`,
+/// `Content-Type` …) are not described.
 const FIXED: &str = include_str!("openapi.json");
 const DESCRIPTION: &str = include_str!("openapi.md");
 
-/// Returns references by their names.
 fn references(kind: &str, names: &[&str]) -> Map<String, Value> {
     names.iter().map(|name| ((*name).to_owned(), reference(kind, name))).collect()
 }
 
-/// Header field of all errors.
-const ERROR_HEADER: &str = "Cache-Control";
-/// Header fields for conditional requests.
 const VALIDATORS: [&str; 2] = ["ETag", "Cache-Control"];
 
 /// Error codes of all requests, also without a token.
@@ -37,7 +34,6 @@ const COMMON_ERRORS: [i32; 6] = [40007, 40800, 41300, 43100, 50000, 50300];
 const CALLER_ERRORS: [i32; 5] = [40100, 40101, 42900, 50301, 50700];
 const SCOPE_MISSING: i32 = 40300;
 
-/// Returns an error with each code.
 fn samples() -> impl Iterator<Item = ApiError> {
     let bodies = [r"{", r#"{"id": 1}"#, r#"{"id": "1", "name": "Rose"}"#, r#"{"id": 1, "name": ""}"#];
     let bodies = bodies.into_iter().filter_map(|body| NewPlant::from_json(body.as_bytes()).err());
@@ -73,18 +69,19 @@ fn samples() -> impl Iterator<Item = ApiError> {
     bodies.map(ApiError::BadBody).chain(others)
 }
 
-/// Returns the OpenAPI document of these operations.
 pub(crate) fn document(operations: &[Operation]) -> Value {
     let mut document: Value = serde_json::from_str(FIXED).expect("the file is JSON");
+    let mut texts = document["paths"].take();
     let components = &mut document["components"];
     let mut bodies = vec![one::<ErrorBody>(), one::<PlantId>(), one::<TokenId>(), one::<UserName>()];
     let mut responses = ErrorResponses::new(&components["headers"]);
     let mut paths = Map::new();
     for operation in operations {
+        let method = operation.method().to_lowercase();
+        let text = texts[operation.path()][&method].take();
         let path = paths.entry(operation.path()).or_insert_with(|| json!({}));
-        path[operation.method().to_lowercase()] = describe(operation, &mut responses);
-        bodies.extend(operation.takes);
-        bodies.extend(operation.returns.body());
+        path[method] = describe(operation, text, &mut responses);
+        bodies.extend(operation.takes.into_iter().chain(operation.returns));
     }
     let mut schemas = Vec::new();
     for body in bodies {
@@ -103,52 +100,40 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
     document
 }
 
-fn describe(operation: &Operation, errors: &mut ErrorResponses) -> Value {
+/// Adds to the texts of an operation what the table of operations says about it.
+fn describe(operation: &Operation, mut described: Value, errors: &mut ErrorResponses) -> Value {
     let has = |parameter| operation.parameters.contains(&parameter);
     let parameters = operation.parameters.iter().chain([&"X-Request-Id"]);
-    let mut responses = errors.of(operation, has("Idempotency-Key"));
     let mut names = operation.headers.to_vec();
+    let responses = described["responses"].as_object_mut().expect("the texts have the response of a success");
     if has("Idempotency-Key") {
         names.push("Idempotency-Replayed");
     }
     if has("If-None-Match") {
         names.extend(VALIDATORS);
+    }
+    for success in responses.values_mut() {
+        if !names.is_empty() {
+            success["headers"] = references("headers", &names).into();
+        }
+        if let Some(body) = operation.returns {
+            success["content"] = content(&(body.schema)());
+        }
+    }
+    if has("If-None-Match") {
         let unchanged = "Not modified: the entity tag in `If-None-Match` is current";
         let unchanged = json!({"description": unchanged, "headers": references("headers", &VALIDATORS)});
         responses.insert(StatusCode::NOT_MODIFIED.as_str().to_owned(), unchanged);
     }
-    let mut success = json!({"description": operation.success});
-    if !names.is_empty() {
-        success["headers"] = references("headers", &names).into();
-    }
-    if let Returns::Events = operation.returns {
-        success["content"] = json!({"text/event-stream": {"schema": {"type": "string"}}});
-    }
-    if let Some(body) = operation.returns.body() {
-        success["content"] = content(&(body.schema)());
-    }
-    if operation.id == "createPlant" {
-        success["links"] = json!({
-            "read": {"operationId": "readPlant", "parameters": {"id": "$request.body#/id"}},
-            "replace": {"operationId": "replacePlant", "parameters": {"id": "$request.body#/id"}},
-            "delete": {"operationId": "deletePlant", "parameters": {"id": "$request.body#/id"}},
-        });
-    }
-    responses.insert(operation.returns.status().as_str().to_owned(), success);
-    let mut described = json!({
-        "operationId": operation.id,
-        "tags": [operation.tag()],
-        "summary": operation.summary,
-        "description": operation.description,
-        "parameters": parameters.map(|name| reference("parameters", name)).collect::<Vec<_>>(),
-        "responses": responses,
-        // Without it, tools cannot tell "public" from "forgotten".
-        "security": match operation.access {
-            Access::Public => json!([]),
-            Access::AnyToken => json!([{"bearer": []}]),
-            Access::Scope(scope) => json!([{"bearer": [scope.name()]}]),
-        },
-    });
+    responses.extend(errors.of(operation, has("Idempotency-Key")));
+    described["tags"] = json!([operation.tag()]);
+    described["parameters"] = parameters.map(|name| reference("parameters", name)).collect();
+    // Without it, tools cannot tell "public" from "forgotten".
+    described["security"] = match operation.access {
+        Access::Public => json!([]),
+        Access::AnyToken => json!([{"bearer": []}]),
+        Access::Scope(scope) => json!([{"bearer": [scope.name()]}]),
+    };
     if let Some(body) = operation.takes {
         described["requestBody"] = json!({"required": true, "content": content(&(body.schema)())});
     }
@@ -174,8 +159,7 @@ impl ErrorResponses {
         Self { headers, samples, responses: Map::new() }
     }
 
-    /// Returns references to the error responses of an operation by their statuses. `stored` adds `Idempotency-Replayed` to
-    /// those that are stored under an idempotency key.
+    /// Returns references to the error responses of an operation. With `stored`, some have `Idempotency-Replayed`.
     fn of(&mut self, operation: &Operation, stored: bool) -> Map<String, Value> {
         let caller: &[i32] = if matches!(operation.access, Access::Public) { &[] } else { &CALLER_ERRORS };
         let scope: &[i32] = if matches!(operation.access, Access::Scope(_)) { &[SCOPE_MISSING] } else { &[] };
@@ -208,7 +192,8 @@ impl ErrorResponses {
         let name = name.map_or(default, str::to_owned);
         let sent: Vec<_> = errors.iter().flat_map(|error| error.render().1).filter_map(|(name, _)| name).collect();
         let is_sent = |name: &str| sent.iter().any(|sent| sent.as_str().eq_ignore_ascii_case(name));
-        let own = self.headers.iter().map(String::as_str).filter(|name| is_sent(name) && *name != ERROR_HEADER);
+        // All errors have `Cache-Control`.
+        let own = self.headers.iter().map(String::as_str).filter(|name| is_sent(name) && *name != "Cache-Control");
         let headers: Vec<_> = own.chain(stored.then_some("Idempotency-Replayed")).collect();
         let examples: Vec<_> = listed.iter().map(String::as_str).collect();
         let mut content = content(&reference("schemas", &ErrorBody::name()));
@@ -225,7 +210,6 @@ impl ErrorResponses {
         name
     }
 
-    /// Adds the responses to requests that match no operation.
     fn finish(mut self) -> Map<String, Value> {
         self.add(Some("NoSuchAddress"), &[40401], false);
         self.add(Some("MethodNotAllowed"), &[40500], false);
@@ -233,7 +217,6 @@ impl ErrorResponses {
     }
 }
 
-/// Returns an example of each error, by its code.
 fn examples() -> Map<String, Value> {
     let example = |error: ApiError| {
         let code = error.code();

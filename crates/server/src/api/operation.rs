@@ -3,7 +3,6 @@
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
-use hyper::StatusCode;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
@@ -12,29 +11,18 @@ use super::error::ApiError;
 use super::state::RequestState;
 use plantstore_model::token::Scope;
 
-/// Groups of operations.
-pub(super) const PLANTS: &str = "plants";
-pub(super) const SELF_SERVICE: &str = "self-service";
-pub(super) const SERVICE: &str = "service";
-
 /// An operation of the API, as the route table has it.
 pub(crate) struct Operation {
-    /// Calls the handler.
     pub(crate) call: fn(Request, RequestState) -> BoxFuture<'static, Response>,
     /// Method and path.
     pub(crate) line: (&'static str, &'static str),
-    /// The name of the function in generated clients.
-    pub(crate) id: &'static str,
-    pub(crate) summary: &'static str,
-    pub(crate) description: &'static str,
     pub(crate) access: Access,
     /// Names of parameters of `openapi.json`, beside `X-Request-Id`. An operation with `If-None-Match` may respond 304.
     pub(crate) parameters: &'static [&'static str],
     /// The body of requests.
     pub(crate) takes: Option<BodyType>,
-    /// Description of a success.
-    pub(crate) success: &'static str,
-    pub(crate) returns: Returns,
+    /// The body of a success.
+    pub(crate) returns: Option<BodyType>,
     /// Names of the header fields of a success, beside those that every response may have.
     pub(crate) headers: &'static [&'static str],
     /// Error codes, beside those of all operations with this access.
@@ -45,25 +33,20 @@ pub(crate) struct Operation {
 pub(crate) const DEFAULT: Operation = Operation {
     call: |_, _| Box::pin(async { ApiError::NoRoute.into_response() }),
     line: ("", ""),
-    id: "",
-    summary: "",
-    description: "",
     access: Access::Public,
     parameters: &[],
     takes: None,
-    success: "",
-    returns: Returns::NoContent,
+    returns: None,
     headers: &[],
     errors: &[],
 };
 
 impl Operation {
-    /// Returns the group that the operation belongs to.
     pub(super) fn tag(&self) -> &'static str {
         match self.access {
-            Access::Public => SERVICE,
-            Access::Scope(Scope::Read | Scope::Write | Scope::Delete) => PLANTS,
-            Access::AnyToken | Access::Scope(Scope::ManageTokens | Scope::ManageShares) => SELF_SERVICE,
+            Access::Public => "service",
+            Access::Scope(Scope::Read | Scope::Write | Scope::Delete) => "plants",
+            Access::AnyToken | Access::Scope(Scope::ManageTokens | Scope::ManageShares) => "self-service",
         }
     }
 
@@ -76,7 +59,6 @@ impl Operation {
     }
 }
 
-/// Credentials that an operation requires.
 #[derive(Clone, Copy)]
 pub(crate) enum Access {
     Public,
@@ -84,34 +66,6 @@ pub(crate) enum Access {
     Scope(Scope),
 }
 
-/// The body of a success, which decides its status.
-#[derive(Clone, Copy)]
-pub(crate) enum Returns {
-    NoContent,
-    Body(BodyType),
-    Created(BodyType),
-    /// Server-sent events.
-    Events,
-}
-
-impl Returns {
-    pub(super) fn status(self) -> StatusCode {
-        match self {
-            Self::NoContent => StatusCode::NO_CONTENT,
-            Self::Body(_) | Self::Events => StatusCode::OK,
-            Self::Created(_) => StatusCode::CREATED,
-        }
-    }
-
-    pub(super) fn body(self) -> Option<BodyType> {
-        match self {
-            Self::NoContent | Self::Events => None,
-            Self::Body(body) | Self::Created(body) => Some(body),
-        }
-    }
-}
-
-/// The type of a JSON body.
 #[derive(Clone, Copy)]
 pub(crate) struct BodyType {
     pub(super) schema: fn() -> Value,
@@ -142,7 +96,6 @@ fn add_components<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
     T::schemas(schemas);
 }
 
-/// Returns a reference to a component of the document.
 pub(super) fn reference(kind: &str, name: &str) -> Value {
     json!({"$ref": format!("#/components/{kind}/{name}")})
 }

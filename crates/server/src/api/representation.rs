@@ -85,19 +85,24 @@ impl EntityTag {
 }
 
 /// The header field `If-None-Match`: entity tags of representations that the client has.
-pub(crate) struct IfNoneMatch(Vec<HeaderValue>);
+pub(crate) struct IfNoneMatch {
+    first: HeaderValue,
+    /// Those of further lines.
+    others: Vec<HeaderValue>,
+}
 
 impl IfNoneMatch {
     /// Returns `None` if the request has no such field.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
-        let values: Vec<_> = headers.get_all(IF_NONE_MATCH).iter().cloned().collect();
-        (!values.is_empty()).then_some(Self(values))
+        let mut values = headers.get_all(IF_NONE_MATCH).iter().cloned();
+        Some(Self { first: values.next()?, others: values.collect() })
     }
 
     /// Checks for the tag of an [`EntityTag::header`] with the weak comparison of RFC 9110. A malformed value matches nothing.
     pub(crate) fn matches(&self, tag: &HeaderValue) -> bool {
         let opaque = &tag.as_bytes()[OPAQUE];
-        self.0.iter().any(|value| value == tag || value.to_str().is_ok_and(|list| list_contains(list, opaque)))
+        let mut values = std::iter::once(&self.first).chain(&self.others);
+        values.any(|value| value == tag || value.to_str().is_ok_and(|list| list_contains(list, opaque)))
     }
 }
 

@@ -151,22 +151,18 @@ pub(crate) async fn create(
         match store.create_own_token(user, &token.hash(), &attributes).await? {
             CreateTokenOutcome::Created(id) => {
                 let created = CreatedToken { token: Token::unused(id, attributes), secret: token.reveal().to_owned() };
-                Ok(Completed { change: Change::TokenCreated(id), response: created_response(&created)? })
+                let mut response = uncached_json(serialize(&created)?);
+                *response.status_mut() = StatusCode::CREATED;
+                if let Ok(location) = HeaderValue::try_from(format!("/tokens/{id}")) {
+                    response.headers_mut().insert(LOCATION, location);
+                }
+                Ok(Completed { change: Change::TokenCreated(id), response })
             }
             CreateTokenOutcome::TooMany => Err(ApiError::TooManyTokens),
             CreateTokenOutcome::NotActive => Err(ApiError::InvalidToken),
         }
     };
     access.run(Attempt { kind: ChangeKind::Grant, action: "create token", target }, change).await
-}
-
-fn created_response(created: &CreatedToken) -> Result<Response, ApiError> {
-    let mut response = uncached_json(serialize(created)?);
-    *response.status_mut() = StatusCode::CREATED;
-    if let Ok(location) = HeaderValue::try_from(format!("/tokens/{}", created.token.id)) {
-        response.headers_mut().insert(LOCATION, location);
-    }
-    Ok(response)
 }
 
 /// `DELETE /tokens/{id}`

@@ -117,7 +117,7 @@ where
 /// The token of a caller, whose session is looked up again while a long response is sent.
 pub(crate) struct CallerToken {
     auth: &'static Auth,
-    token: Box<str>,
+    token: Box<[u8]>,
 }
 
 impl<App: Send + Sync> FromRequestParts<App> for CallerToken
@@ -128,8 +128,7 @@ where
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AuthError> {
         let value = parts.headers.get(AUTHORIZATION).ok_or(AuthError::NoToken)?;
-        let token = credentials(value)?.ok_or(AuthError::InvalidToken)?;
-        Ok(Self { auth: <&'static Auth>::from_ref(app), token: token.into() })
+        Ok(Self { auth: <&'static Auth>::from_ref(app), token: credentials(value)?.into() })
     }
 }
 
@@ -163,10 +162,7 @@ async fn authenticate(auth: &Auth, context: &Context, headers: &HeaderMap) -> Re
     if values.next().is_some() {
         return Err(AuthError::BadRequest("send exactly one `Authorization` header"));
     }
-    let session = match credentials(value)? {
-        Some(token) => auth.sessions.find(&auth.store, token, None).await?,
-        None => None,
-    };
+    let session = auth.sessions.find(&auth.store, credentials(value)?, None).await?;
     session.ok_or_else(|| match auth.failure_limit.take(context.client(), Instant::now()) {
         Ok(_) => {
             auth.failures.count();
@@ -179,18 +175,11 @@ async fn authenticate(auth: &Auth, context: &Context, headers: &HeaderMap) -> Re
     })
 }
 
-/// Returns the token of a bearer header; `None` when it is not UTF-8. Another scheme counts as no token.
-fn credentials(value: &HeaderValue) -> Result<Option<&str>, AuthError> {
+/// Returns the token of a bearer header. Another scheme counts as no token.
+fn credentials(value: &HeaderValue) -> Result<&[u8], AuthError> {
     let bytes = value.as_bytes();
-    let (scheme, token) = match bytes.iter().position(|byte| *byte == b' ') {
-        Some(space) => bytes.split_at(space),
-        None => (bytes, &b""[..]),
-    };
-    if !scheme.eq_ignore_ascii_case(b"bearer") {
-        return Err(AuthError::NoToken);
-    }
-    let token = token.trim_ascii_start();
-    Ok(std::str::from_utf8(token).ok())
+    let (scheme, token) = bytes.split_at(bytes.iter().position(|byte| *byte == b' ').unwrap_or(bytes.len()));
+    if scheme.eq_ignore_ascii_case(b"bearer") { Ok(token.trim_ascii_start()) } else { Err(AuthError::NoToken) }
 }
 
 /// Checks the host of a request. HTTP/1.1 requires exactly one `Host`. HTTP/2 requires `:authority` or `Host`, and that they

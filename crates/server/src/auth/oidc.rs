@@ -19,7 +19,7 @@ pub use self::issuer::{IssuerUrl, IssuerUrlError};
 use self::jwt::{Claims, ExpectedClaims, Jwt, TokenError};
 use self::key_cache::KeyCache;
 pub(crate) use self::keys::KeySet;
-use plantstore_client::trust::{self, TrustError};
+use plantstore_client::trust::TrustError;
 use plantstore_client::{Cleartext, Client, Proxies, Settings};
 use plantstore_telemetry::metrics::Exposition;
 
@@ -36,8 +36,7 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// Creates an issuer whose tokens must have this `audience` and name their user in `user_claim`. `authorities` is a file of
-    /// certificates to trust instead of the system's.
+    /// Creates an issuer whose tokens have this audience, and the name of their user in `user_claim`.
     pub fn new(
         url: IssuerUrl,
         audience: String,
@@ -45,17 +44,19 @@ impl Issuer {
         authorities: Option<&Path>,
         proxies: Proxies,
     ) -> Result<Self, TrustError> {
-        let ca_option = "--oidc-ca";
-        let roots = trust::authorities_for(url.discovery(), authorities, ca_option)?;
-        let settings =
-            Settings { roots, ca_option, cleartext: Cleartext::Loopback, proxies, response_max: DOCUMENT_MAX };
-        let client = Client::new(settings);
+        let client = Client::new(Settings {
+            url: &url.discovery,
+            authorities,
+            ca_option: "--oidc-ca",
+            cleartext: Cleartext::Loopback,
+            proxies,
+            response_max: DOCUMENT_MAX,
+        })?;
         let expected = ExpectedClaims { issuer: url.as_str().to_owned(), audience, user_claim };
         Ok(Self { url, expected, client })
     }
 }
 
-/// Verifies the tokens of one issuer.
 pub(crate) struct TokenVerifier {
     expected: ExpectedClaims,
     key_cache: Arc<KeyCache>,
@@ -63,7 +64,6 @@ pub(crate) struct TokenVerifier {
     audience_reports: ReportLimit,
 }
 
-/// A token with a valid signature and valid claims.
 pub(crate) struct VerifiedToken {
     pub(crate) claims: Claims,
     /// The set with the key that has signed it. The token is valid only while the set is current.
@@ -105,8 +105,7 @@ impl TokenVerifier {
         }
     }
 
-    /// Verifies a token. The claims are checked before the keys are looked up, so that only a token with valid claims can
-    /// cause a request to the issuer.
+    /// Verifies a token: the claims first, so that only a token with valid claims can cause a request to the issuer.
     pub(crate) async fn verify(&self, text: &str) -> Result<VerifiedToken, VerifyError> {
         let verified = self.check(text).await;
         if let Err(VerifyError::Invalid(error, _)) = &verified {
@@ -115,7 +114,6 @@ impl TokenVerifier {
         verified
     }
 
-    /// Returns the URL of the issuer.
     pub(crate) fn issuer(&self) -> &str {
         &self.expected.issuer
     }
@@ -145,8 +143,7 @@ impl TokenVerifier {
         self.key_cache.write_metrics(exposition);
     }
 
-    /// Logs a warning for errors that a wrong configuration of the issuer or of its client can cause, at most one of each kind in
-    /// [`REJECTION_INTERVAL`].
+    /// Warns of errors that a wrong configuration can cause, once in [`REJECTION_INTERVAL`] for each kind.
     fn report(&self, error: &TokenError) {
         let ExpectedClaims { issuer, audience, .. } = &self.expected;
         match error {
@@ -168,7 +165,6 @@ impl TokenVerifier {
         }
     }
 
-    /// Checks that these are the keys of the last fetch.
     pub(crate) fn are_current(&self, keys: &Arc<KeySet>) -> bool {
         self.key_cache.current().is_some_and(|current| Arc::ptr_eq(&current, keys))
     }

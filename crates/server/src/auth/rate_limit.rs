@@ -17,7 +17,6 @@ use crate::options::Rate;
 
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-/// Maximum number of buckets.
 const KEYS_MAX: usize = 65_536;
 /// Shards of the map, each with a lock of its own, so that requests and evictions seldom block each other.
 const SHARDS: usize = 16;
@@ -105,7 +104,6 @@ fn evict_nearest_to_full<K>(full_at: &mut HashMap<K, Instant>, now: Instant) {
     full_at.retain(|_, full| *full > last);
 }
 
-/// The request quota of each user.
 pub(crate) struct UserQuota {
     limiter: RateLimiter<UserId>,
     policy: HeaderValue,

@@ -7,7 +7,7 @@
 //! the store, which are random, so that an unknown one is never created later; and for an issuer's token with a wrong signature
 //! as long as the keys stay the same. A token that is not yet valid, or has an unknown key id, is not cached.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -136,7 +136,7 @@ impl Weighter<TokenKey, Arc<Session>> for ByCollections {
     }
 }
 
-/// Identifies a token in the caches: 128 bits of a hash with a random key of this process, which takes a fifth of the
+/// Identifies a token in the caches: 128 bits of a hash with a random key of this process, which takes a small part of the
 /// instructions of SHA-256. Clients never see it, and cannot compute it.
 type TokenKey = [u64; 2];
 
@@ -171,16 +171,17 @@ impl Sessions {
     pub(crate) async fn find(
         &self,
         store: &Store,
-        token: &str,
+        token: &[u8],
         since: Option<Instant>,
     ) -> Result<Option<Arc<Session>>, AuthError> {
-        let key = [0, 1].map(|half: u64| self.keyed.hash_one((half, token)));
+        let key = self.key(token);
         let now = Instant::now();
         let known = self.valid.get(&key).filter(|session| since.is_none_or(|since| session.checked >= since));
         if known.as_ref().is_some_and(|session| now < session.until && self.holds(session)) {
             self.cache_hits.count();
             return Ok(known);
         }
+        let Ok(token) = str::from_utf8(token) else { return Ok(None) };
         if !PlainToken::is_well_formed(token) && !is_jwt_shaped(token) {
             if let Some(verifier) = self.verifier.as_ref().filter(|_| !token.starts_with(TOKEN_PREFIX)) {
                 verifier.report_opaque();
@@ -212,6 +213,15 @@ impl Sessions {
             }
             Err(SessionError::Failed(error)) => Err(error),
         }
+    }
+
+    fn key(&self, token: &[u8]) -> TokenKey {
+        [0, 1].map(|half| {
+            let mut hasher = self.keyed.build_hasher();
+            hasher.write_u8(half);
+            hasher.write(token);
+            hasher.finish()
+        })
     }
 
     /// Ends the cached sessions that a change affects. A look-up that began before is not cached.

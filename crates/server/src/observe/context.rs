@@ -11,7 +11,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::header::HeaderValue;
-use hyper::{HeaderMap, Method, Response, StatusCode, Version};
+use hyper::{HeaderMap, Method, Response, Version};
 use plantstore_model::token::TokenId;
 use plantstore_model::user::{UserId, UserName};
 use plantstore_telemetry::logging::RequestLine;
@@ -155,9 +155,17 @@ impl Exchange {
         Self { context, outcome: Outcome::default(), observe, _in_flight: in_flight }
     }
 
-    pub(crate) fn set_outcome(&mut self, status: StatusCode, error: Option<i32>) {
-        self.outcome.status = Some(status);
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Sends a response, with the code of its error. The exchange ends with its body.
+    pub(crate) fn respond(mut self, response: Response<Body>, error: Option<i32>) -> Response<TrackedBody> {
+        self.outcome.status = Some(response.status());
         self.outcome.error = error;
+        self.outcome.complete = http_body::Body::is_end_stream(response.body());
+        let is_open_ended = response.extensions().get::<OpenEnded>().is_some();
+        response.map(|inner| TrackedBody { inner, exchange: self, is_open_ended })
     }
 }
 
@@ -173,14 +181,6 @@ pub(crate) struct TrackedBody {
     exchange: Exchange,
     /// The response is complete after each of its frames.
     is_open_ended: bool,
-}
-
-impl TrackedBody {
-    pub(crate) fn new(response: Response<Body>, mut exchange: Exchange) -> Response<Self> {
-        let is_open_ended = response.extensions().get::<OpenEnded>().is_some();
-        exchange.outcome.complete = http_body::Body::is_end_stream(response.body());
-        response.map(|inner| Self { inner, exchange, is_open_ended })
-    }
 }
 
 impl ResponseBody for TrackedBody {

@@ -58,7 +58,6 @@ impl ThreadMetrics {
     }
 }
 
-/// A request whose response has ended.
 pub(super) struct EndedRequest<'a> {
     pub(super) id: &'a str,
     pub(super) version: Version,
@@ -70,16 +69,13 @@ pub(super) struct EndedRequest<'a> {
     pub(super) outcome: &'a Outcome,
 }
 
-/// The outcome of a request.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// `None` without a response.
     pub(crate) status: Option<StatusCode>,
-    /// The error code.
     pub(crate) error: Option<i32>,
     /// Bytes of the response's body that were sent.
     pub(crate) bytes: u64,
-    /// The whole response was sent.
     pub(crate) complete: bool,
 }
 
@@ -124,7 +120,6 @@ impl RequestMetrics {
         Self { routes, threads: Striped::new(|| ThreadMetrics::new(kinds)) }
     }
 
-    /// Returns the index of a route and a method.
     fn kind(&self, route: &str, method: Option<&Method>) -> usize {
         let known = self.routes.iter().position(|known| *known == route);
         debug_assert!(known.is_some(), "{route} is not listed");
@@ -146,7 +141,6 @@ impl RequestMetrics {
         }
     }
 
-    /// Returns the sum over all threads.
     fn sum<'a>(&'a self, counter: impl Fn(&'a ThreadMetrics) -> &'a Counter) -> u64 {
         self.threads.iter().map(|metrics| counter(metrics).get()).sum()
     }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use hyper::header::{HeaderMap, HeaderValue};
 use plantstore_model::token::TOKEN_PREFIX;
 
@@ -35,7 +36,11 @@ fn new_request_id() -> HeaderValue {
     let (process, number) = id.split_at_mut(PROCESS.len());
     process.copy_from_slice(PROCESS.as_bytes());
     write_hex(next_number().into(), number);
-    HeaderValue::from_bytes(&id).expect("hexadecimal digits are a header value")
+    // The clone in the response shares the digits.
+    let mut id = HeaderValue::from_maybe_shared(Bytes::from_owner(id)).expect("hexadecimal digits are a header value");
+    // HTTP/2 would otherwise put each id into the table of the connection's header fields, where nothing refers to it.
+    id.set_sensitive(true);
+    id
 }
 
 /// Returns a number that this process has not used yet. A thread reserves many at a time, because reserving contends with the

@@ -34,7 +34,6 @@ const PARENT_LENGTH: usize = 55;
 /// Characters of a `tracestate` that is propagated: the least that the specification demands.
 const STATE_MAX: usize = 512;
 
-/// The trace that a request belongs to.
 pub(crate) struct Trace {
     pub(crate) id: TraceId,
     recording: Option<Recording>,
@@ -51,7 +50,6 @@ struct Recording {
 }
 
 impl Recording {
-    /// Converts a time since the arrival to wall-clock time.
     fn wall_time(&self, time: Instant) -> SystemTime {
         self.arrived_at + time.saturating_duration_since(self.arrived)
     }
@@ -70,12 +68,10 @@ impl Trace {
         (id != TraceId::INVALID).then_some(Self { id, recording })
     }
 
-    /// Returns the recorder of the request's steps, if it is recorded.
     pub(crate) fn recorder(&self) -> Option<&SpanRecorder> {
         self.recording.as_ref().map(|recording| &recording.recorder)
     }
 
-    /// Returns the ids for an exemplar, if the request is recorded.
     pub(crate) fn exemplar(&self) -> Option<Exemplar> {
         let span_id = self.recording.as_ref()?.context.span().span_context().span_id().to_bytes();
         Some(Exemplar { trace_id: self.id.to_bytes(), span_id })
@@ -110,7 +106,6 @@ fn is_forwardable(state: &str) -> bool {
     state.len() <= STATE_MAX && !state.contains(TOKEN_PREFIX) && !values.into_iter().any(|(_, it)| is_jwt_shaped(it))
 }
 
-/// Reports requests to a collector.
 pub(crate) struct Tracer {
     provider: SdkTracerProvider,
     sdk: SdkTracer,
@@ -125,7 +120,6 @@ impl Tracer {
         Self { sdk: provider.tracer_with_scope(scope), provider, metrics }
     }
 
-    /// Starts the span of a request, if it is sampled.
     fn begin(&self, client: &Context, arrived: Instant) -> Option<Recording> {
         let arrived_at = SystemTime::now() - arrived.elapsed();
         let span = SpanBuilder::from_name("request").with_kind(SpanKind::Server);
@@ -168,7 +162,6 @@ impl Tracer {
         span.end_with_timestamp(recording.wall_time(Instant::now()));
     }
 
-    /// Sends the spans that are still queued.
     pub(crate) async fn finish(&self) {
         let provider = self.provider.clone();
         #[expect(

@@ -10,7 +10,6 @@ pub fn group_digits(number: u64) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// Returns a parser of whole numbers within a range.
 pub fn number<T>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
 where
     T: TryFrom<u64>,

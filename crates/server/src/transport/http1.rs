@@ -41,7 +41,7 @@ pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: 
     let stream = Http1Stream::new(stream, transport, phase);
     let state = Arc::clone(&stream.connection);
     let service = service_fn(|request: Request<Incoming>| {
-        respond(handler, Arc::clone(&state), transport, request, client).map(Ok::<_, Infallible>)
+        respond(handler, &state, transport, request, client).map(Ok::<_, Infallible>)
     });
 
     let mut http = http1::Builder::new();
@@ -89,28 +89,33 @@ pub(super) async fn serve_http1<H: Handler>(stream: Stream, phase: Phase, peer: 
     }
 }
 
-async fn respond<H: Handler>(
+/// Calls the handler. The future does not hold the request, so that it is small: hyper copies it.
+fn respond<H: Handler>(
     handler: &'static H,
-    state: Arc<ConnectionState>,
+    state: &Arc<ConnectionState>,
     transport: &'static Transport,
     request: Request<Incoming>,
     client: IpAddr,
-) -> hyper::Response<H::Body> {
-    let in_flight = InFlightRequest::begin(&transport.requests, Some(&state));
+) -> impl Future<Output = hyper::Response<H::Body>> + use<H> {
+    let in_flight = InFlightRequest::begin(&transport.requests, Some(state));
     let rejection = check_transfer_encoding(request.headers());
     let has_body = !request.body().is_end_stream();
     let takes_body = matches!(*request.method(), Method::POST | Method::PUT);
     let client = transport.trusted_proxies.client_of(client, request.headers());
     let info = RequestInfo { client, in_flight, rejection };
     let request = request.map(|body| if has_body { Body::new(body) } else { Body::empty() });
-    let response = handler.handle(request, info).await;
-    if response.extensions().get::<OpenEnded>().is_some() {
-        state.lock().is_open_ended = true;
+    let response = handler.handle(request, info);
+    let state = Arc::clone(state);
+    async move {
+        let response = response.await;
+        if response.extensions().get::<OpenEnded>().is_some() {
+            state.lock().is_open_ended = true;
+        }
+        if has_body && !(takes_body && response.status().is_success()) {
+            state.lock().lingers = true;
+        }
+        response
     }
-    if has_body && !(takes_body && response.status().is_success()) {
-        state.lock().lingers = true;
-    }
-    response
 }
 
 /// Rejects every `Transfer-Encoding` but `chunked` alone. The library looks only at the last coding, and would take the bytes of

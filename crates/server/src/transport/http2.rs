@@ -53,7 +53,6 @@ const FIELD_WEIGHT: usize = 32;
 /// Overhead of a header field in HTTP/1.1 in bytes.
 const FIELD_SEPARATORS: usize = ": \r\n".len();
 
-/// Serves a connection.
 pub(super) async fn serve_http2<H: Handler>(mut stream: Stream, peer: Peer<H>) {
     let Peer { client, handler, .. } = peer;
     let mut reason = None;
@@ -130,7 +129,6 @@ struct Http2Connection<'a, H: Handler> {
     transport: &'static Transport,
     handler: &'static H,
     client: IpAddr,
-    /// The reason why the server ends the connection.
     close_reason: &'a mut Option<CloseReason>,
 }
 
@@ -138,8 +136,7 @@ impl<H: Handler> Http2Connection<'_, H> {
     async fn run(&mut self, phase: watch::Receiver<ShutdownPhase>, flood: &Notify) -> Result<(), h2::Error> {
         let mut draining = pin!(ShutdownPhase::Draining.reached(phase));
         let mut is_closing = false;
-        // The connection is closed at the deadline if no request is in flight. Until the first request, the
-        // header timeout applies.
+        // Without a request in flight, the connection is closed then. Until the first one, the header timeout applies.
         let mut deadline = Instant::now() + self.transport.limits.header_timeout;
         loop {
             tokio::select! {
@@ -195,7 +192,6 @@ impl<H: Handler> Http2Connection<'_, H> {
     }
 }
 
-/// Serves one request until its response is sent or the client resets it.
 async fn serve_request<H: Handler>(
     handler: &'static H,
     streams: Arc<StreamLimit>,
@@ -204,7 +200,7 @@ async fn serve_request<H: Handler>(
     client: IpAddr,
 ) {
     let transport = streams.transport;
-    let in_flight_here = streams.begin();
+    let in_flight_here = streams.in_flight.hold();
     let (mut parts, mut body) = request.into_parts();
     parts.extensions.insert(streams.buffers.clone());
     let body = Body::from_stream(stream::poll_fn(move |task| poll_data(&mut body, task)));
@@ -245,8 +241,7 @@ fn poll_data(body: &mut RecvStream, task: &mut Context<'_>) -> Poll<Option<Resul
     }))
 }
 
-/// Returns the reason to reject a request without routing: its head is too large, or there is no capacity. For HTTP/1.1, the
-/// library and the listener check this.
+/// Returns the reason to reject a request without routing. For HTTP/1.1, the library and the listener check this.
 fn rejection(request: &Parts, limits: &TransportLimits, streams: &StreamLimit) -> Option<Rejection> {
     let authority = request.uri.authority().map(|authority| ("host", authority.as_str().len()));
     let fields = request.headers.iter().map(|(name, value)| (name.as_str(), value.len())).chain(authority);

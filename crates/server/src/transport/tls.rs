@@ -24,12 +24,10 @@ use super::stream::{Socket, Stream};
 use plantstore_client::trust;
 use plantstore_telemetry::metrics::Exposition;
 
-/// ALPN names of the protocols.
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 /// Maximum size of the buffer of encrypted bytes.
 const ENCRYPTED_BUFFER_MAX: usize = 16 * 1024;
-/// Permission of all users to read a file.
 const READABLE_BY_ALL: u32 = 0o004;
 
 /// The reason why a certificate cannot be loaded. The messages are for operators and say what to do.
@@ -47,15 +45,6 @@ pub enum CertificateFileError {
     Unusable { certificate: String, key: String, reason: String },
 }
 
-/// The result of reading the files again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CertificateReload {
-    Unchanged,
-    /// New connections get the new certificate.
-    Reloaded,
-}
-
-/// TLS acceptor whose certificate can be reloaded.
 pub struct Tls {
     files: CertificateFiles,
     current: Arc<CurrentCertificate>,
@@ -63,7 +52,6 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Loads the certificate chain and the key from these files.
     pub fn new(certificate: PathBuf, key: PathBuf) -> Result<Self, CertificateFileError> {
         let files = CertificateFiles { certificate, key };
         let current = Arc::new(CurrentCertificate(Mutex::new(files.read()?)));
@@ -71,16 +59,12 @@ impl Tls {
         Ok(Self { files, current, acceptor: TlsAcceptor::from(Arc::new(config)) })
     }
 
-    /// Reads the files again. If they cannot be used, the certificate stays the same.
-    pub fn reload(&self) -> Result<CertificateReload, CertificateFileError> {
+    /// Reads the files again; true if new connections get a new certificate. After an error, the old one stays in use.
+    pub fn reload(&self) -> Result<bool, CertificateFileError> {
         let new = self.files.read()?;
-        let mut current = self.current.get();
+        let old = std::mem::replace(&mut *self.current.get(), Arc::clone(&new));
         // Only one key belongs to a certificate.
-        if new.cert == current.cert {
-            return Ok(CertificateReload::Unchanged);
-        }
-        *current = new;
-        Ok(CertificateReload::Reloaded)
+        Ok(new.cert != old.cert)
     }
 
     /// Returns the SHA-256 of the certificate in the format of `openssl x509 -fingerprint -sha256`.
@@ -90,7 +74,6 @@ impl Tls {
         bytes.join(":")
     }
 
-    /// Writes the time at which the certificate expires.
     pub fn write_metrics(&self, exposition: &mut Exposition) {
         let expires = expiry(&self.current.get().cert[0]);
         if let Some(expires) = expires {
@@ -99,12 +82,10 @@ impl Tls {
         }
     }
 
-    /// Returns true if all users of this machine may read the key.
     pub fn key_is_readable_by_all(&self) -> bool {
         fs::metadata(&self.files.key).is_ok_and(|metadata| metadata.permissions().mode() & READABLE_BY_ALL != 0)
     }
 
-    /// Performs the handshake with a client.
     pub(super) async fn accept(&self, socket: Socket) -> io::Result<(Stream, Protocol)> {
         let mut stream = self.acceptor.accept(socket).await?;
         stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_BUFFER_MAX));
@@ -162,7 +143,6 @@ fn unreadable(file: &Path, error: &dyn std::error::Error) -> CertificateFileErro
     CertificateFileError::Unreadable { file: file.display().to_string(), reason: error.to_string() }
 }
 
-/// The certificate that new connections get.
 #[derive(Debug)]
 struct CurrentCertificate(Mutex<Arc<CertifiedKey>>);
 

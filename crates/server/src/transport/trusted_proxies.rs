@@ -108,8 +108,7 @@ fn elements_from_the_right(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     line.as_bytes().rsplit(is_separator).map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
 }
 
-/// Returns the value of the parameter `for`, without quotes. An element that has it twice, or has escaped characters, which no
-/// address needs, is malformed.
+/// Returns the value of `for`, without quotes; `None` if it is given twice or has escapes, which no address needs.
 fn for_parameter(element: &str) -> Option<&str> {
     if element.contains('\\') {
         return None;
@@ -124,10 +123,7 @@ fn for_parameter(element: &str) -> Option<&str> {
         name.eq_ignore_ascii_case("for").then_some(value)
     });
     let value = values.next().filter(|_| values.next().is_none())?;
-    match value.strip_prefix('"') {
-        Some(rest) => rest.strip_suffix('"'),
-        None => Some(value),
-    }
+    value.strip_prefix('"').map_or(Some(value), |rest| rest.strip_suffix('"'))
 }
 
 /// Returns the address of a node: IPv4, or IPv6 with or without brackets. A port is allowed behind IPv4 and behind brackets.

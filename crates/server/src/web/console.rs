@@ -11,15 +11,11 @@ use crate::api::{ApiError, accepts_html};
 use crate::auth::IssuerUrl;
 
 /// Content security policy: scripts and styles only from this server and never inline, and no text is parsed as HTML.
-/// [`policy`] adds the origins that scripts may connect to.
+/// [`files`] adds the origins that scripts may connect to.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'; connect-src 'self'";
 
-const PICTURE: &str = "image/svg+xml";
-const ICON: &str = "image/x-icon";
-
-/// The page for paths without a page.
 const MISSING: &str = include_str!("console/missing.html");
 
 /// Embeds modules of the console, in this order.
@@ -58,12 +54,14 @@ pub(crate) fn files(sign_in: Option<&SignIn>) -> impl Iterator<Item = PageFile> 
     let files = [
         ("/", StaticFile::new(include_str!("console/index.html"), HTML)),
         ("/console/style.css", StaticFile::new(include_str!("console/style.css"), STYLE)),
-        ("/console/icon.svg", StaticFile::new(include_str!("console/icon.svg"), PICTURE)),
-        ("/favicon.ico", StaticFile::new(include_bytes!("console/favicon.ico").as_slice(), ICON)),
+        ("/console/icon.svg", StaticFile::new(include_str!("console/icon.svg"), "image/svg+xml")),
+        ("/favicon.ico", StaticFile::new(include_bytes!("console/favicon.ico").as_slice(), "image/x-icon")),
         ("/console/theme.js", StaticFile::new(include_str!("console/theme.js"), SCRIPT)),
         ("/console/app.js", StaticFile::new(join_modules(&settings_module(sign_in), &MODULES), SCRIPT)),
     ];
-    let policy = policy(sign_in);
+    let issuer = sign_in.map_or(String::new(), |SignIn { issuer, .. }| format!(" {}", issuer.discovery.origin()));
+    let policy = HeaderValue::try_from(format!("{POLICY}{issuer}"));
+    let policy = policy.expect("an origin has only visible ASCII characters");
     files.into_iter().map(move |(path, file)| PageFile { path, file, policy: policy.clone() })
 }
 
@@ -82,11 +80,6 @@ fn settings_module(sign_in: Option<&SignIn>) -> String {
     format!("// The settings of this server.\n\nexport const settings = {};\n", serde_json::json!(sign_in))
 }
 
-fn policy(sign_in: Option<&SignIn>) -> HeaderValue {
-    let issuer = sign_in.map_or(String::new(), |SignIn { issuer, .. }| format!(" {}", issuer.origin()));
-    HeaderValue::try_from(format!("{POLICY}{issuer}")).expect("an origin has only visible ASCII characters")
-}
-
 /// Checks that a person opens a URL in a browser, without a token. Programs and the console's own scripts do not ask for HTML.
 pub(crate) fn is_navigation(parts: &Parts) -> bool {
     matches!(parts.method, Method::GET | Method::HEAD)
@@ -94,8 +87,7 @@ pub(crate) fn is_navigation(parts: &Parts) -> bool {
         && accepts_html(&parts.headers)
 }
 
-/// Returns the response to a navigation to a URL that needs a token or does not exist: in both cases the same page with the same
-/// status, so that it does not reveal which paths the API has.
+/// Returns the response to a navigation without a token or to no page: always the same, so that it reveals no path.
 pub(crate) fn not_found() -> Response {
     let mut response = ApiError::NoRoute.into_response();
     *response.body_mut() = Body::from(MISSING);

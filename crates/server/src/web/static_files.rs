@@ -23,8 +23,7 @@ const PERMISSIONS: &str = "camera=(), display-capture=(), geolocation=(), microp
 pub(crate) struct StaticFile {
     content_type: &'static str,
     identity: Representation,
-    /// The gzip representation, if it is smaller. Compressed once, on the first request: a program that serves no page should not
-    /// spend the time at its start.
+    /// The gzip representation, if it is smaller. Compressed on the first request, not at the start of each program.
     gzip: OnceCell<Option<Representation>>,
 }
 

@@ -23,7 +23,6 @@ const ENTRY_BYTES: usize = 512;
 const USUAL_BYTES: usize = 2_048;
 
 /// The variable parts of a response with a list, and what the list contains.
-#[derive(Clone)]
 pub(super) struct CachedList {
     pub(super) state: ListState,
     pub(super) body: Bytes,
@@ -32,23 +31,23 @@ pub(super) struct CachedList {
 }
 
 impl CachedList {
-    pub(super) fn respond(self) -> Response {
-        response::plants(self.body, self.next, self.tag)
+    pub(super) fn respond(&self) -> Response {
+        response::plants(self.body.clone(), self.next.clone(), self.tag.clone())
     }
 }
 
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<(ListId, ListOptions), CachedList> for ByBytes {
-    fn weight(&self, (_, parameters): &(ListId, ListOptions), list: &CachedList) -> u64 {
+impl Weighter<(ListId, ListOptions), Arc<CachedList>> for ByBytes {
+    fn weight(&self, (_, parameters): &(ListId, ListOptions), list: &Arc<CachedList>) -> u64 {
         (list.body.len() + list.next.as_ref().map_or(0, HeaderValue::len) + parameters.bytes() + ENTRY_BYTES) as u64
     }
 }
 
 /// Cache of recently requested lists, bounded by their size in bytes.
 pub(crate) struct ListCache {
-    lists: Option<BoundedCache<(ListId, ListOptions), CachedList, ByBytes>>,
+    lists: Option<BoundedCache<(ListId, ListOptions), Arc<CachedList>, ByBytes>>,
     /// Total size of the lists in memory: in the cache, or in a response that is still being sent after eviction.
     shared: Arc<AtomicUsize>,
     /// Lists that were sent from the cache.
@@ -84,7 +83,7 @@ impl ListCache {
 
     /// Returns the list if it is cached in this state. A list that has changed since it was cached is removed: it may be too long
     /// to be cached now, so that no new entry would replace it.
-    pub(super) fn get(&self, id: ListId, state: ListState, parameters: &ListOptions) -> Option<CachedList> {
+    pub(super) fn get(&self, id: ListId, state: ListState, parameters: &ListOptions) -> Option<Arc<CachedList>> {
         let cache = self.lists.as_ref()?;
         let key = (id, parameters.clone());
         let list = cache.get(&key)?;
@@ -113,9 +112,9 @@ impl ListCache {
         Bytes::from_owner(CountedBytes { bytes: bytes.into_boxed_slice(), total: Arc::clone(&self.shared) })
     }
 
-    pub(super) fn insert(&self, id: ListId, parameters: ListOptions, list: &CachedList) {
+    pub(super) fn insert(&self, id: ListId, parameters: ListOptions, list: Arc<CachedList>) {
         if let Some(cache) = &self.lists {
-            cache.insert((id, parameters), list.clone());
+            cache.insert((id, parameters), list);
         }
     }
 

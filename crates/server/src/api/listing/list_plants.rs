@@ -1,6 +1,7 @@
 //! `GET /plants`: a list that is not modified, or comes from the cache, or is read from the store.
 
 use std::future::{Ready, ready};
+use std::sync::Arc;
 
 use axum::response::Response;
 use futures_util::future::{BoxFuture, Either};
@@ -13,7 +14,7 @@ use super::streamed::{StreamedList, continue_at, lost_owner};
 use crate::api::collections::ReadableCollections;
 use crate::api::error::ApiError;
 use crate::api::overload::ReadSlot;
-use crate::api::response::{self, NEGOTIATED};
+use crate::api::response;
 use crate::api::state::Api;
 use crate::transport::BufferPermit;
 
@@ -59,8 +60,7 @@ fn without_reading(
         // A cached list knows its tag, which is otherwise a hash to compute.
         let tag = cached.as_ref().map_or_else(|| readable.tag(versions).header(), |list| list.tag.clone());
         if condition.matches(&tag) {
-            // The list is not read, and may be one that is compressed for some clients.
-            return Ok(Some(response::plants_not_modified(tag, NEGOTIATED)));
+            return Ok(Some(response::plants_not_modified(tag)));
         }
     }
     Ok(cached.map(|list| {
@@ -115,7 +115,8 @@ async fn read(
         // In one piece, which later responses share.
         let state = readable.state(&listed.versions);
         let list = CachedList { state, body: api.lists.share(chunk.finish()), next, tag: entity_tag.header() };
-        api.lists.insert(readable.list_id(), query.parameters, &list);
+        let list = Arc::new(list);
+        api.lists.insert(readable.list_id(), query.parameters, Arc::clone(&list));
         return Ok(list.respond());
     }
     let is_small = is_whole && size <= SMALL_CHUNK_BYTES;

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use axum::response::Response;
+use hyper::header::VARY;
 use plantstore_model::plant::{Plant, PlantId};
 use plantstore_store::{CollectionAccess, PlantRange};
 
@@ -39,7 +40,9 @@ pub(crate) async fn read_plant(
     }
     let tag = readable.tag(&listed.versions).header();
     if query.if_none_match.is_some_and(|condition| condition.matches(&tag)) {
-        return Ok(response::plants_not_modified(tag, NOT_NEGOTIATED));
+        let mut response = response::plants_not_modified(tag);
+        response.headers_mut().insert(VARY, NOT_NEGOTIATED);
+        return Ok(response);
     }
     Ok(response::plants(body, None, tag))
 }

@@ -16,7 +16,7 @@ const AUTHORITY_SIGNS: &[u8] = b"-._:[]";
 #[derive(Clone, Debug)]
 pub struct IssuerUrl {
     text: String,
-    discovery: HttpUrl,
+    pub(crate) discovery: HttpUrl,
 }
 
 /// The reason why a text is not the URL of an issuer. The messages say what to do.
@@ -57,15 +57,6 @@ impl IssuerUrl {
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
-
-    /// Returns scheme, host and port, as a content security policy names them.
-    pub(crate) fn origin(&self) -> String {
-        self.discovery.origin()
-    }
-
-    pub(super) fn discovery(&self) -> &HttpUrl {
-        &self.discovery
-    }
 }
 
 /// The reason why the issuer's keys could not be fetched. The texts are for the log.
@@ -90,7 +81,6 @@ pub(super) enum FetchError {
     NoKeySet,
 }
 
-/// Fetches a document of the issuer.
 pub(super) async fn fetch_document(client: &Client, address: &HttpUrl) -> Result<Bytes, FetchError> {
     let response = client.get(address).await?;
     match response.status {
@@ -99,7 +89,6 @@ pub(super) async fn fetch_document(client: &Client, address: &HttpUrl) -> Result
     }
 }
 
-/// Maximum number of characters of a quoted value.
 const QUOTED_CHARS_MAX: usize = 200;
 
 /// Quotes a value of the issuer or of a client for a log message: escaped and shortened.

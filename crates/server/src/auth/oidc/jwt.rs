@@ -91,7 +91,6 @@ pub(super) struct Jwt<'a> {
     claims: Value,
 }
 
-/// Claims that a token must have.
 pub(super) struct ExpectedClaims {
     pub(super) issuer: String,
     pub(super) audience: String,
@@ -116,11 +115,9 @@ impl<'a> Jwt<'a> {
             return Err(TokenError::Critical);
         }
         let algorithm = header["alg"].as_str().and_then(Algorithm::from_name);
-        let key_id = match header.get("kid") {
-            None => None,
-            Some(id) => Some(id.as_str().ok_or(TokenError::KeyId)?.to_owned()),
-        };
-        if header.get("typ").is_some_and(|kind| !is_access_token(kind)) {
+        let key_id = header.get("kid").map(|id| id.as_str().map(str::to_owned).ok_or(TokenError::KeyId)).transpose()?;
+        let is_accepted = |kind: &str| TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known));
+        if header.get("typ").is_some_and(|kind| !kind.as_str().is_some_and(is_accepted)) {
             return Err(TokenError::Type);
         }
         Ok(Self {
@@ -132,7 +129,6 @@ impl<'a> Jwt<'a> {
         })
     }
 
-    /// Returns the claims if they are those expected and valid at this time.
     pub(super) fn check(&self, expected: &ExpectedClaims, now: Timestamp) -> Result<Claims, TokenError> {
         let claims = &self.claims;
         if claims["iss"] != *expected.issuer {
@@ -160,10 +156,6 @@ impl<'a> Jwt<'a> {
         let scopes = Scopes::from_names(claims["scope"].as_str().unwrap_or_default());
         Ok(Claims { user, scopes, expires: timestamp(expires), accepted_until })
     }
-}
-
-fn is_access_token(kind: &Value) -> bool {
-    kind.as_str().is_some_and(|kind| TYPES.iter().any(|known| kind.eq_ignore_ascii_case(known)))
 }
 
 /// Converts a number of seconds, which may have a fraction, to a timestamp. Values out of range are clamped.

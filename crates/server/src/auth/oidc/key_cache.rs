@@ -14,10 +14,8 @@ use super::keys::{KeySet, SkippedKey};
 use plantstore_client::{Cleartext, Client, HttpUrl, UrlTarget};
 use plantstore_telemetry::metrics::{Counter, Exposition, Gauge};
 
-/// Pause between two fetches. Together with [`FETCH_TIMEOUT`] it limits the time for which a removed key is still accepted; the
-/// documentation promises 30 seconds.
+/// Pause between two fetches. With [`FETCH_TIMEOUT`], a removed key is accepted for no longer than the documented 30 s.
 const REFRESH_PAUSE: Duration = Duration::from_secs(20);
-/// Pause after a failed fetch.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Time limit of a fetch, and of the requests that wait for it.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,7 +100,6 @@ impl KeyCache {
     }
 }
 
-/// Fetches the keys again and again.
 async fn refresh(cache: Arc<KeyCache>, url: IssuerUrl, client: Client) {
     let issuer = url.as_str();
     let mut requests = cache.state.subscribe();
@@ -147,7 +144,6 @@ async fn refresh(cache: Arc<KeyCache>, url: IssuerUrl, client: Client) {
     }
 }
 
-/// Warns about the keys of a fetched set that cannot be used.
 fn report_skipped_keys(issuer: &str, skipped: &[SkippedKey]) {
     for SkippedKey { id, reason } in skipped.iter().take(SKIPPED_KEYS_MAX) {
         tracing::warn!(issuer, kid = id, %reason, "issuer key skipped");
@@ -181,7 +177,7 @@ async fn fetch(url: &IssuerUrl, client: &Client) -> Result<(KeySet, Vec<SkippedK
         issuer: String,
         jwks_uri: String,
     }
-    let document = fetch_document(client, url.discovery()).await?;
+    let document = fetch_document(client, &url.discovery).await?;
     let discovery: Discovery = serde_json::from_slice(&document).map_err(|_| FetchError::NoDiscovery)?;
     if discovery.issuer != url.as_str() {
         return Err(FetchError::AnotherIssuer { configured: quoted(url.as_str()), found: quoted(&discovery.issuer) });

@@ -9,16 +9,13 @@ use serde_json::value::RawValue;
 use super::issuer::quoted;
 use super::jwt::{Algorithm, Jwt, decode};
 
-/// Maximum number of keys taken from a set.
 const KEYS_MAX: usize = 100;
-/// Accepted sizes of an RSA key in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 /// Bytes of a coordinate on the curves of ES256 and EdDSA.
 const CURVE_BYTES: usize = 32;
 /// First byte of an uncompressed P-256 point; both coordinates follow.
 const UNCOMPRESSED: u8 = 4;
 
-/// The usable keys of an issuer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct KeySet(Vec<VerificationKey>);
 
@@ -35,7 +32,6 @@ enum Material {
     Ed25519(Vec<u8>),
 }
 
-/// A key of the issuer that cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SkippedKey {
     /// Its `kid`, quoted.
@@ -89,8 +85,7 @@ impl KeySet {
         self.0.len()
     }
 
-    /// Returns the keys that may have signed a token: those with its algorithm and its `kid`. A token without `kid` matches the
-    /// key of its algorithm if there is only one.
+    /// Returns the keys with the algorithm and the `kid` of a token; without `kid`, the only key of its algorithm.
     pub(super) fn candidates(&self, jwt: &Jwt<'_>) -> impl Iterator<Item = &VerificationKey> {
         let has_algorithm = move |key: &&VerificationKey| key.material.algorithm() == jwt.algorithm;
         let is_only_one = self.0.iter().filter(has_algorithm).count() == 1;
@@ -127,7 +122,6 @@ impl VerificationKey {
     }
 }
 
-/// A key in JSON.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,

@@ -27,7 +27,7 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, IdGenerator as _, RandomIdGenerator, Sampler, SdkTracerProvider, Span,
     SpanData, SpanExporter, SpanProcessor,
 };
-use plantstore_client::trust::{self, TrustError};
+use plantstore_client::trust::TrustError;
 use plantstore_client::{Cleartext, Client, HttpUrl, Proxies, Settings, UrlError, UrlTarget};
 use plantstore_telemetry::metrics::{Counter, Exposition};
 use prost::Message as _;
@@ -36,7 +36,6 @@ use tokio::time::timeout;
 
 /// Path for spans, relative to the collector's base URL.
 const TRACES: &str = "/v1/traces";
-/// Bytes of a response of the collector at most.
 const RESPONSE_MAX: usize = 1 << 20;
 /// Spans that wait for export at most; others are dropped.
 const QUEUE_MAX: usize = 8_192;
@@ -81,11 +80,8 @@ impl Endpoint {
     }
 }
 
-pub struct CollectorSettings<'a> {
+pub struct CollectorSettings {
     pub endpoint: Endpoint,
-    /// File of the certificates of authorities to trust instead of the system's.
-    pub authorities: Option<&'a Path>,
-    /// Compresses the spans with gzip.
     pub gzip: bool,
     /// Timeout of an export, with its retries.
     pub timeout: Duration,
@@ -93,28 +89,25 @@ pub struct CollectorSettings<'a> {
     pub service_name: Option<String>,
     /// Replaces the sampler of the variables by a parent-based one with this ratio.
     pub sample_ratio: Option<f64>,
-    pub proxies: Proxies,
 }
 
-/// A collector of traces, and the requests that are reported to it.
 pub struct Collector {
     client: Client,
-    address: HttpUrl,
-    gzip: bool,
-    timeout: Duration,
-    resource: Resource,
-    sampler: Option<Sampler>,
+    settings: CollectorSettings,
 }
 
 impl Collector {
-    pub fn new(settings: CollectorSettings<'_>) -> Result<Self, TrustError> {
-        let CollectorSettings { endpoint, authorities, gzip, timeout, service_name, sample_ratio, proxies } = settings;
-        let ca_option = "--otlp-ca";
-        let roots = trust::authorities_for(&endpoint.0, authorities, ca_option)?;
-        let cleartext = Cleartext::Anywhere;
-        let client = Client::new(Settings { roots, ca_option, cleartext, proxies, response_max: RESPONSE_MAX });
-        let sampler = sample_ratio.map(|ratio| Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))));
-        Ok(Self { client, address: endpoint.0, gzip, timeout, resource: resource(service_name), sampler })
+    /// `authorities` is a file of certificates to trust instead of the system's.
+    pub fn new(settings: CollectorSettings, authorities: Option<&Path>, proxies: Proxies) -> Result<Self, TrustError> {
+        let client = Client::new(Settings {
+            url: &settings.endpoint.0,
+            authorities,
+            ca_option: "--otlp-ca",
+            cleartext: Cleartext::Anywhere,
+            proxies,
+            response_max: RESPONSE_MAX,
+        })?;
+        Ok(Self { client, settings })
     }
 
     /// Starts the export; to be called within the runtime that sends the requests.
@@ -131,21 +124,20 @@ impl Collector {
         let exporter = OtlpExporter::builder()
             .with_http()
             .with_http_client(client)
-            .with_endpoint(collector.address.uri().to_string())
+            .with_endpoint(collector.settings.endpoint.0.uri().to_string())
             .with_protocol(Protocol::HttpBinary)
-            .with_timeout(collector.timeout)
+            .with_timeout(collector.settings.timeout)
             .build()
             .expect("the endpoint is a URL and the client is given");
         let exporter = CountingExporter { exporter, metrics: Arc::clone(&metrics) };
         let config = BatchConfigBuilder::default().with_max_queue_size(QUEUE_MAX).build();
         let queue = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
         let processor = BoundedProcessor { queue, metrics: Arc::clone(&metrics) };
-        let provider = SdkTracerProvider::builder().with_resource(collector.resource.clone());
-        let provider = provider.with_span_processor(processor);
-        let provider = match &collector.sampler {
-            Some(sampler) => provider.with_sampler(sampler.clone()),
-            None => provider,
-        };
+        let resource = resource(collector.settings.service_name.clone());
+        let mut provider = SdkTracerProvider::builder().with_resource(resource).with_span_processor(processor);
+        if let Some(ratio) = collector.settings.sample_ratio {
+            provider = provider.with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(ratio))));
+        }
         (provider.build(), metrics)
     }
 }
@@ -223,7 +215,6 @@ impl SpanProcessor for BoundedProcessor {
     }
 }
 
-/// Counts the spans of each export by its outcome.
 #[derive(Debug)]
 struct CountingExporter {
     exporter: OtlpExporter,
@@ -252,11 +243,9 @@ impl SpanExporter for CountingExporter {
     }
 }
 
-/// The HTTP client that the SDK exports with.
 struct CollectorClient {
     collector: Arc<Collector>,
     runtime: Handle,
-    /// The last attempt failed.
     failing: AtomicBool,
     /// The last batch was accepted in part only.
     partial: AtomicBool,
@@ -278,7 +267,7 @@ impl HttpClient for CollectorClient {
         // The collector's message may quote configured header fields, and they may be secret.
         let is_quotable = head.headers.keys().all(|name| [CONTENT_TYPE, CONTENT_ENCODING, USER_AGENT].contains(name));
         let collector = Arc::clone(&self.collector);
-        if collector.gzip {
+        if collector.settings.gzip {
             // The SDK would do this with a second implementation of gzip.
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
             encoder.write_all(&body)?;
@@ -286,7 +275,8 @@ impl HttpClient for CollectorClient {
             head.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         let sending = async move {
-            timeout(collector.timeout, collector.client.post(&collector.address, head.headers, body)).await
+            let Collector { client, settings } = &*collector;
+            timeout(settings.timeout, client.post(&settings.endpoint.0, head.headers, body)).await
         };
         // The SDK calls this on a thread of its own, which has no timers and sockets.
         let response = match self.runtime.spawn(sending).await {

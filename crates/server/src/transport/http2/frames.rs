@@ -74,7 +74,6 @@ impl AsyncWrite for FrameStream<'_> {
     }
 }
 
-/// The position in the sequence of frames.
 struct FrameTracker {
     head: [u8; FRAME_HEAD],
     head_length: usize,
@@ -82,11 +81,9 @@ struct FrameTracker {
     left: usize,
     /// The head of a request continues in the next frame.
     continues: bool,
-    /// Arrival time of the first byte of an incomplete frame or request head. `None` during the body of a request, which has a
-    /// deadline of its own.
+    /// Arrival time of the first byte of an incomplete frame or head; `None` in a body, which has its own deadline.
     unfinished: Option<Instant>,
     control: ControlFrameLimit,
-    /// The client has sent too many control frames.
     flooded: bool,
 }
 
@@ -98,7 +95,7 @@ impl FrameTracker {
             left: PREFACE.len(),
             continues: false,
             unfinished: None,
-            control: ControlFrameLimit::new(),
+            control: ControlFrameLimit { left: BURST, refilled: Instant::now() },
             flooded: false,
         }
     }
@@ -146,22 +143,16 @@ const PER_FRAME: usize = 1_024;
 const PER_REQUEST: usize = 4 * PER_FRAME;
 /// Bytes that a second counts as.
 const PER_SECOND: usize = 20 * PER_FRAME;
-/// Capacity of the bucket.
 const BURST: usize = 1_000 * PER_FRAME;
 
 /// Token bucket of control frames, in bytes. Such a frame is cheap for the client, but the server must process it and often reply.
-/// Normal clients send a few per request and per amount of data they read. The connection of a client that sends many more is
-/// closed.
+/// A client that sends many more than the usual few for a request and for some data is disconnected.
 struct ControlFrameLimit {
     left: usize,
     refilled: Instant,
 }
 
 impl ControlFrameLimit {
-    fn new() -> Self {
-        Self { left: BURST, refilled: Instant::now() }
-    }
-
     fn add(&mut self, bytes: usize) {
         self.left = self.left.saturating_add(bytes).min(BURST);
     }

@@ -101,17 +101,15 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Adds the time that the client earns by reading these bytes.
     fn sent(&mut self, bytes: usize) {
         let earned = Duration::from_secs(1) * u32::try_from(bytes).unwrap_or(u32::MAX) / BYTES_PER_SECOND;
         self.left = (self.left + earned).min(self.streams.transport.limits.write_timeout);
     }
 }
 
-/// Limit on the requests of one connection.
 pub(super) struct StreamLimit {
     pub(super) transport: &'static Transport,
-    in_flight: Gauge,
+    pub(super) in_flight: Gauge,
     /// Requests whose response waits for the client's flow-control window.
     blocked: Gauge,
     pub(super) buffers: BufferBudget,
@@ -123,27 +121,20 @@ impl StreamLimit {
         Self { transport, in_flight: Gauge::default(), blocked: Gauge::default(), buffers }
     }
 
-    /// Counts a request as in flight until the return value is dropped.
-    pub(super) fn begin(&self) -> GaugeGuard<'_> {
-        self.in_flight.hold()
-    }
-
     /// Counts a response as blocked, on this connection and on all, until the return value is dropped.
     fn block(&self) -> (GaugeGuard<'_>, GaugeGuard<'static>) {
         (self.blocked.hold(), self.transport.blocked.hold())
     }
 
-    /// Returns true if there is no capacity for this many requests: all connections together have more in flight than
-    /// `--max-connections`, and this one has more than its share. Blocked and open-ended responses do not count, because they
-    /// take almost no memory.
+    /// Returns true if all connections have more requests in flight than `--max-connections`, and this one more than its share.
+    /// Blocked and open-ended responses do not count, because they take almost no memory.
     pub(super) fn is_over_limit(&self) -> bool {
         let waiting = count(&self.transport.blocked) + count(&self.transport.open_ended);
         self.transport.requests.count().saturating_sub(waiting) > self.transport.limits.max_connections
             && count(&self.in_flight).saturating_sub(count(&self.blocked)) > self.share()
     }
 
-    /// Returns true if there are too many blocked responses: all connections together have more than `--max-connections`, and
-    /// this one has more than its share.
+    /// Returns true if there are too many blocked responses, on all connections and on this one.
     fn is_over_blocked_limit(&self) -> bool {
         count(&self.transport.blocked) > self.transport.limits.max_connections && count(&self.blocked) > self.share()
     }
