@@ -4,6 +4,8 @@
 //! log. Only an error waits until it is written, for a limited time, because the process may end with it. Below the level of a
 //! warning, only events of this workspace are logged: other crates may log header fields and bodies.
 
+mod text;
+
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -14,10 +16,12 @@ use std::thread;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use plantstore_model::text::{Escaped, write_escaped};
+use plantstore_model::text::Escaped;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use self::text::{EscapingWriter, TimeFormatter};
 
 /// Bytes that are queued at most; further lines are dropped and counted.
 const QUEUE_MAX: usize = 8 << 20;
@@ -37,11 +41,11 @@ pub const AUDIT_LOG: &str = "plantstore::audit";
 /// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Text for people.
     Human,
     /// Text for people on a terminal: the time without the date, and of a request only what fits on a line.
-    Terminal { colours: bool },
-    /// One JSON object a line.
+    Terminal {
+        colours: bool,
+    },
     Json,
 }
 
@@ -100,7 +104,6 @@ struct LineQueue {
     dropped_total: u64,
     /// Another thread waits until the lines are written.
     urgent: bool,
-    /// Lines are being written.
     writing: bool,
     /// The reader of the log has stopped reading. No thread waits for it until it reads again.
     stuck: bool,
@@ -197,13 +200,13 @@ impl Sink {
     }
 }
 
-/// Adds events to the queue.
 struct LogLayer(&'static Sink);
 
 impl<S: Subscriber> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &tracing::Metadata<'_>, _context: Context<'_, S>) -> bool {
         let ours = metadata.target().starts_with("plantstore");
-        metadata.target() == AUDIT_LOG || *metadata.level() <= if ours { self.0.level } else { Level::WARN }
+        let level = if ours { self.0.level } else { self.0.level.min(Level::WARN) };
+        metadata.target() == AUDIT_LOG || *metadata.level() <= level
     }
 
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
@@ -228,35 +231,15 @@ struct LineBuffer {
     time: TimeFormatter,
 }
 
-/// Formats times in milliseconds. Date, hours, minutes and seconds are formatted again only when the second changes.
-#[derive(Default)]
-struct TimeFormatter {
-    second: i64,
-    text: String,
-}
-
-impl TimeFormatter {
-    fn format(&mut self, time: Timestamp) -> &str {
-        let second = time.as_second();
-        if second > 0 && self.second == second {
-            let milliseconds = time.subsec_millisecond();
-            self.text.truncate(self.text.len() - "000Z".len());
-            for digit in [milliseconds / 100, milliseconds / 10 % 10, milliseconds % 10] {
-                self.text.push(char::from(b'0' + u8::try_from(digit).unwrap_or_default()));
-            }
-            self.text.push('Z');
-        } else {
-            self.second = second;
-            self.text.clear();
-            let _ = write!(self.text, "{time:.3}");
-        }
-        &self.text
-    }
-}
-
-/// Returns hours, minutes and seconds of a formatted time.
 fn time_of_day(time: &str) -> &str {
     time.split(['T', '.']).nth(1).unwrap_or(time)
+}
+
+/// Returns the name of a field as JSON has it, with what surrounds it.
+macro_rules! name {
+    ($name:literal) => {
+        concat!(",\"", $name, "\":")
+    };
 }
 
 /// A request whose response has ended. The names of its fields are those in the log, where fields without a value are left out.
@@ -317,21 +300,21 @@ impl RequestLine<'_> {
 
     /// Writes the fields, without those of a short line.
     fn write_fields(&self, is_short: bool, fields: &mut FieldWriter<'_>) {
-        fields.plain("request_id", Some(self.request_id));
-        fields.plain("trace_id", self.trace_id.as_deref());
-        fields.address("client", self.client);
-        fields.plain("http_version", Some(self.http_version));
+        fields.plain(name!("request_id"), Some(self.request_id));
+        fields.plain(name!("trace_id"), self.trace_id.as_deref());
+        fields.address(name!("client"), self.client);
+        fields.plain(name!("http_version"), Some(self.http_version));
         if !is_short {
-            fields.plain("method", self.method);
-            fields.plain("route", Some(self.route));
-            fields.number("status", self.status);
+            fields.plain(name!("method"), self.method);
+            fields.plain(name!("route"), Some(self.route));
+            fields.number(name!("status"), self.status);
         }
-        fields.number("error", self.error);
-        fields.text("user", self.user.filter(|_| !is_short));
-        fields.number("token_id", self.token_id);
-        fields.number("duration_us", Some(self.duration_us).filter(|_| !is_short));
-        fields.number("bytes", Some(self.bytes));
-        fields.boolean("complete", self.complete);
+        fields.number(name!("error"), self.error);
+        fields.text(name!("user"), self.user.filter(|_| !is_short));
+        fields.number(name!("token_id"), self.token_id);
+        fields.number(name!("duration_us"), Some(self.duration_us).filter(|_| !is_short));
+        fields.number(name!("bytes"), Some(self.bytes));
+        fields.boolean(name!("complete"), self.complete);
     }
 }
 
@@ -341,6 +324,7 @@ struct FieldWriter<'a> {
     line: &'a mut String,
 }
 
+#[expect(clippy::inline_always, reason = "where they are known, names are copied in a few instructions")]
 impl FieldWriter<'_> {
     fn begin(&mut self, time: &str, level: Level) {
         match self.format {
@@ -358,9 +342,10 @@ impl FieldWriter<'_> {
         self.line.push_str(if self.format == Format::Json { "}\n" } else { "\n" });
     }
 
+    #[inline(always)]
     fn message(&mut self, message: &str) {
         match self.format {
-            Format::Json => self.text("message", Some(message)),
+            Format::Json => self.plain(name!("message"), Some(message)),
             Format::Human | Format::Terminal { .. } => self.write(format_args!(" {}", Escaped(message))),
         }
     }
@@ -372,6 +357,7 @@ impl FieldWriter<'_> {
     }
 
     /// Writes a text that is known to need no escapes.
+    #[inline(always)]
     fn plain(&mut self, name: &str, value: Option<&str>) {
         if let Some(value) = value {
             self.quoted(name, |line| line.write_str(value));
@@ -391,6 +377,7 @@ impl FieldWriter<'_> {
         });
     }
 
+    #[inline(always)]
     fn number(&mut self, name: &str, value: Option<impl itoa::Integer>) {
         if let Some(value) = value {
             self.name(name);
@@ -398,11 +385,13 @@ impl FieldWriter<'_> {
         }
     }
 
+    #[inline(always)]
     fn boolean(&mut self, name: &str, value: bool) {
         self.name(name);
         self.line.push_str(if value { "true" } else { "false" });
     }
 
+    #[inline(always)]
     fn quoted(&mut self, name: &str, write: impl FnOnce(&mut String) -> fmt::Result) {
         self.name(name);
         self.line.push('"');
@@ -411,13 +400,19 @@ impl FieldWriter<'_> {
         self.line.push('"');
     }
 
+    /// Writes a name of the form of [`name`].
+    #[inline(always)]
     fn name(&mut self, name: &str) {
         match self.format {
-            Format::Json => self.line.push_str(",\""),
-            Format::Human | Format::Terminal { .. } => self.line.push(' '),
+            Format::Json => self.line.push_str(name),
+            Format::Human | Format::Terminal { .. } => self.readable_name(name),
         }
-        self.line.push_str(name);
-        self.line.push_str(if self.format == Format::Json { "\":" } else { "=" });
+    }
+
+    fn readable_name(&mut self, name: &str) {
+        self.line.push(' ');
+        self.line.push_str(name.trim_matches([',', '"', ':']));
+        self.line.push('=');
     }
 
     fn write(&mut self, text: fmt::Arguments<'_>) {
@@ -426,75 +421,32 @@ impl FieldWriter<'_> {
     }
 }
 
+fn name_of(field: &Field) -> String {
+    format!(",\"{}\":", field.name())
+}
+
 impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" && self.format != Format::Json {
             self.message(&format!("{value:?}"));
         } else {
-            self.quoted(field.name(), |line| write!(EscapingWriter(line), "{value:?}"));
+            self.quoted(&name_of(field), |line| write!(EscapingWriter(line), "{value:?}"));
         }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field.name(), Some(value));
+        self.text(&name_of(field), Some(value));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.number(field.name(), Some(value));
+        self.number(&name_of(field), Some(value));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.number(field.name(), Some(value));
+        self.number(&name_of(field), Some(value));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.boolean(field.name(), value);
-    }
-}
-
-/// Escapes text for a JSON string. Human-readable lines use it, too, so that no invisible character reaches a terminal.
-struct EscapingWriter<'a>(&'a mut String);
-
-impl fmt::Write for EscapingWriter<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // Almost all texts are plain. Without an early exit the loop is compiled to vector instructions.
-        let is_plain = |byte: u8| matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~');
-        if text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
-            self.0.push_str(text);
-            return Ok(());
-        }
-        for character in text.chars() {
-            match character {
-                '"' => self.0.push_str("\\\""),
-                '\\' => self.0.push_str("\\\\"),
-                other => write_escaped(other, self.0)?,
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_is_formatted_alike_in_the_same_second_and_in_another() {
-        let mut formatter = TimeFormatter::default();
-        for millisecond in [0, 1, 999, 1_000, 1_001, 61_234, 61_235, 1_800_000_000_007, 1_800_000_000_123, -1, -1_500] {
-            let time = Timestamp::from_millisecond(millisecond).expect("a time in range");
-            assert_eq!(formatter.format(time), format!("{time:.3}"));
-        }
-    }
-
-    #[test]
-    fn quotes_backslashes_and_control_characters_are_escaped() {
-        for (text, escaped) in
-            [("Grün ~!", "Grün ~!"), ("a\"b\\c", "a\\\"b\\\\c"), ("\n\u{7f}\u{85}\u{202e}", "\\n\\u007f\\u0085\\u202e")]
-        {
-            let mut line = String::new();
-            EscapingWriter(&mut line).write_str(text).expect("a string accepts everything");
-            assert_eq!(line, escaped);
-        }
+        self.boolean(&name_of(field), value);
     }
 }

@@ -11,7 +11,6 @@ tokio::task_local! {
     static RECORDER: SpanRecorder;
 }
 
-/// A step of a request that has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedSpan {
     pub name: &'static str,
@@ -19,17 +18,14 @@ pub struct RecordedSpan {
     pub end: Instant,
 }
 
-/// The recorded spans of one request.
 #[derive(Clone, Debug, Default)]
 pub struct SpanRecorder(Arc<Mutex<Vec<RecordedSpan>>>);
 
 impl SpanRecorder {
-    /// Runs a future whose spans are recorded.
     pub async fn during<T>(&self, future: impl Future<Output = T>) -> T {
         RECORDER.scope(self.clone(), future).await
     }
 
-    /// Removes and returns the spans that were recorded so far.
     pub fn take(&self) -> Vec<RecordedSpan> {
         std::mem::take(&mut self.spans())
     }
@@ -39,18 +35,11 @@ impl SpanRecorder {
     }
 }
 
-/// Starts a span of the current request.
 #[must_use]
 pub fn begin() -> ActiveSpan {
-    ActiveSpan(is_recorded().then(Instant::now))
+    ActiveSpan(RECORDER.try_with(|_| Instant::now()).ok())
 }
 
-/// Returns true if the spans of the current request are recorded.
-fn is_recorded() -> bool {
-    RECORDER.try_with(|_| ()).is_ok()
-}
-
-/// Adds a span that has ended to the current request.
 pub fn record(name: &'static str, start: Instant, end: Instant) {
     // Fails when the request is not recorded.
     let _ = RECORDER.try_with(|recorder| {
@@ -61,12 +50,10 @@ pub fn record(name: &'static str, start: Instant, end: Instant) {
     });
 }
 
-/// A span that has not ended.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveSpan(Option<Instant>);
 
 impl ActiveSpan {
-    /// Returns the start, if the request is recorded.
     pub fn start(self) -> Option<Instant> {
         self.0
     }

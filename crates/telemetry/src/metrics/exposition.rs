@@ -6,10 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::instruments::{Buckets, Histogram, Observation};
 
-/// Names and values of labels.
 pub type Labels<'a> = &'a [(&'static str, Cow<'a, str>)];
 
-/// Format of an exposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpositionFormat {
     /// OpenMetrics 1.0, with exemplars.

@@ -93,7 +93,6 @@ pub static TIMES: Buckets = Buckets {
     per_unit: 1e9,
 };
 
-/// Sizes of batches.
 pub static SIZES: Buckets = Buckets { bounds: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512], per_unit: 1.0 };
 
 #[derive(Debug)]
@@ -222,7 +221,6 @@ impl<T> Striped<T> {
         Self((0..*STRIPES).map(|_| CachePadded(make())).collect())
     }
 
-    /// Returns the value of the current thread.
     pub fn local(&self) -> &T {
         STRIPE.with(|stripe| &self.0[*stripe].0)
     }
@@ -243,7 +241,6 @@ impl Striped<Counter> {
         self.local().count();
     }
 
-    /// Returns the sum over all threads.
     pub fn get(&self) -> u64 {
         self.iter().map(Counter::get).sum()
     }

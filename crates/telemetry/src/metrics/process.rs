@@ -20,13 +20,14 @@ impl Process {
         Self { started: started().unwrap_or_else(now) }
     }
 
-    /// Writes the metrics that the system reports.
     pub fn write_metrics(&self, exposition: &mut Exposition) {
         exposition
             .gauge("process_start_time_seconds", "Start time of the process, as Unix time.")
             .sample(&[], self.started);
-        if let Some(seconds) = cpu_seconds() {
-            exposition.counter("process_cpu_seconds_total", "User and system CPU time spent.").sample(&[], seconds);
+        if let Some([user, system]) = ticks(14) {
+            exposition
+                .counter("process_cpu_seconds_total", "User and system CPU time spent.")
+                .sample(&[], user + system);
         }
         if let Some((virtual_bytes, resident_bytes)) = memory() {
             exposition.gauge("process_virtual_memory_bytes", "Virtual memory size.").sample(&[], virtual_bytes);
@@ -41,17 +42,11 @@ impl Process {
     }
 }
 
-/// Returns the start of the process in seconds since 1970.
 fn started() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let boot = stat.lines().find_map(|line| line.strip_prefix("btime ")?.parse().ok())?;
     let [after_boot] = ticks(22)?;
     Some(float(boot) + after_boot)
-}
-
-fn cpu_seconds() -> Option<f64> {
-    let [user, system] = ticks(14)?;
-    Some(user + system)
 }
 
 /// Reads fields of `/proc/self/stat` from this one on, numbered as in proc(5), and converts them from clock ticks to seconds.
@@ -64,7 +59,6 @@ fn ticks<const N: usize>(first: usize) -> Option<[f64; N]> {
     seconds.try_into().ok()
 }
 
-/// Returns the bytes of virtual and of resident memory.
 fn memory() -> Option<(u64, u64)> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let mut bytes = statm.split(' ').map_while(|pages| Some(pages.parse::<u64>().ok()? * page_size() as u64));
