@@ -17,7 +17,6 @@ impl TestPlant {
         Self { tag: Some(tag.to_owned()), ..self }
     }
 
-    /// Returns the body of its create.
     pub(crate) fn json(&self) -> String {
         match &self.tag {
             Some(tag) => json!({ "id": self.id, "name": self.name, "tag": tag }).to_string(),
@@ -41,15 +40,14 @@ struct TrackedPlant {
 
 pub(crate) struct CleanupTracker {
     /// Part of every name of this run.
-    marker: String,
+    pub(crate) marker: String,
     first: i64,
     taken: i64,
     created: Vec<TrackedPlant>,
 }
 
 impl CleanupTracker {
-    /// Returns `None` without randomness. The ids are so low that these plants come first in most lists, and random, so that
-    /// no other client has them.
+    /// Returns `None` without randomness. The ids are random, and so low that these plants come first in most lists.
     pub(crate) fn new() -> Option<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).ok()?;
@@ -60,28 +58,17 @@ impl CleanupTracker {
         Some(Self { marker, first: i64::MIN + (1 << 32) + low - (low >> 16), taken: 0, created: Vec::new() })
     }
 
-    /// Returns an id that was never used.
     pub(crate) fn new_id(&mut self) -> i64 {
         self.taken += 1;
         self.first + self.taken
     }
 
-    /// Returns a name that only this run uses.
     pub(crate) fn name(&self, word: &str) -> String {
         format!("{} {word}", self.marker)
     }
 
-    /// Returns a plant without a tag.
     pub(crate) fn new_plant(&mut self, word: &str) -> TestPlant {
         TestPlant { id: self.new_id(), name: self.name(word), tag: None }
-    }
-
-    pub(crate) fn marker(&self) -> &str {
-        &self.marker
-    }
-
-    fn is_id_of_this_run(&self, id: i64) -> bool {
-        (self.first..=self.first + self.taken).contains(&id)
     }
 
     /// Tracks an id before its create is sent, whatever the outcome will be.
@@ -89,7 +76,6 @@ impl CleanupTracker {
         self.created.push(TrackedPlant { id, confirmed: false });
     }
 
-    /// Updates the state after the response to a create.
     pub(crate) fn create_responded(&mut self, id: i64, status: u16) {
         match status {
             200..300 => {
@@ -101,7 +87,6 @@ impl CleanupTracker {
                     self.created.remove(at);
                 }
             }
-            // The outcome is unknown.
             _ => {}
         }
     }
@@ -115,7 +100,6 @@ impl CleanupTracker {
         self.created.retain(|created| created.id != id || !created.confirmed);
     }
 
-    /// Returns true if the outcome of a create with this id is unknown.
     pub(crate) fn is_pending(&self, id: i64) -> bool {
         self.created.iter().any(|created| created.id == id && !created.confirmed)
     }
@@ -131,13 +115,13 @@ impl CleanupTracker {
 
     /// Returns the ids that may be deleted: confirmed ones, and those that only this run uses.
     pub(crate) fn deletable(&self) -> Vec<i64> {
-        let ours = |created: &&TrackedPlant| created.confirmed || self.is_id_of_this_run(created.id);
+        let generated = self.first..=self.first + self.taken;
+        let ours = |created: &&TrackedPlant| created.confirmed || generated.contains(&created.id);
         let mut ids: Vec<i64> = self.created.iter().filter(ours).map(|created| created.id).collect();
         ids.dedup();
         ids
     }
 
-    /// Returns the ids of plants that may be left on the server.
     pub(crate) fn remaining(&self) -> Vec<i64> {
         self.created.iter().map(|created| created.id).collect()
     }

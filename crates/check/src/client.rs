@@ -1,6 +1,5 @@
 //! Requests to the server under test, each with a timeout and a bounded response.
 
-use std::path::Path;
 use std::slice;
 use std::time::Duration;
 
@@ -8,14 +7,13 @@ use hyper::body::Bytes;
 use hyper::http;
 use tokio::time::timeout;
 
-use plantstore_client::trust::{self, TrustError};
-use plantstore_client::{Cleartext, ClientError, HttpUrl, Proxies, Settings};
+use plantstore_client::trust::TrustError;
+use plantstore_client::{ClientError, HttpUrl, Server};
 
 use crate::response::Response;
 
 /// Maximum size of a response body in bytes.
 const RESPONSE_MAX: usize = 4 << 20;
-const CA_OPTION: &str = "--ca";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -23,7 +21,6 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: String,
-    /// Sent without the token.
     pub(crate) anonymous: bool,
 }
 
@@ -32,12 +29,10 @@ impl Request {
         Self { method, path: path.into(), headers: Vec::new(), body: String::new(), anonymous: false }
     }
 
-    /// Returns a create with this body, as JSON.
     pub(crate) fn create(body: impl Into<String>) -> Self {
         Self::json("POST", "/plants", body)
     }
 
-    /// Returns a request with this body, as JSON.
     pub(crate) fn json(method: &'static str, path: impl Into<String>, body: impl Into<String>) -> Self {
         let request = Self::new(method, path).with("content-type", "application/json");
         Self { body: body.into(), ..request }
@@ -72,7 +67,6 @@ impl Request {
     }
 }
 
-/// Error of a request that got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     #[error(transparent)]
@@ -92,22 +86,9 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Creates a client for the server. `authorities` is a file of authorities to trust instead of the system's.
-    pub(crate) fn new(
-        url: HttpUrl,
-        token: Option<String>,
-        authorities: Option<&Path>,
-        proxies: Proxies,
-        timeout: Duration,
-    ) -> Result<Self, TrustError> {
-        let http = plantstore_client::Client::new(Settings {
-            roots: trust::authorities_for(&url, authorities, CA_OPTION)?,
-            ca_option: CA_OPTION,
-            cleartext: Cleartext::Anywhere,
-            proxies,
-            response_max: RESPONSE_MAX,
-        });
-        Ok(Self { url, http, token, timeout })
+    pub(crate) fn new(server: Server, token: Option<String>, timeout: Duration) -> Result<Self, TrustError> {
+        let http = server.client(RESPONSE_MAX)?;
+        Ok(Self { url: server.url, http, token, timeout })
     }
 
     /// Returns the credentials with another name of the authentication scheme.

@@ -13,11 +13,10 @@ mod run;
 mod verdict;
 
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use plantstore_client::{HttpUrl, Proxies};
+use plantstore_client::Server;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use self::checks::GROUPS;
@@ -31,26 +30,20 @@ pub use self::run::RunError;
 pub use self::verdict::{Finding, Level, Verdict};
 
 pub struct Options {
-    pub url: HttpUrl,
+    pub server: Server,
     pub token: String,
-    /// A file of authorities to trust instead of the system's.
-    pub authorities: Option<PathBuf>,
-    pub proxies: Proxies,
     /// Timeout of one request.
     pub timeout: Duration,
     pub level: Level,
 }
 
-/// Timeout of all checks together.
 const CHECKS_TIMEOUT: Duration = Duration::from_secs(300);
-/// Timeout of the cleanup.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs every check of the level. The first interruption ends the checks, and the created plants are still deleted; the
-/// second interruption ends the cleanup, too.
+/// Runs every check of the level. An interruption ends the checks but not the cleanup; a second one ends that, too.
 pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> Result<Vec<Finding>, RunError> {
-    let Options { url, token, authorities, proxies, timeout, level } = options;
-    let client = Client::new(url, Some(token), authorities.as_deref(), proxies, timeout)?;
+    let Options { server, token, timeout, level } = options;
+    let client = Client::new(server, Some(token), timeout)?;
     let mut run = Run::start(client, CHECKS_TIMEOUT).await?;
     let mut findings = Vec::new();
     let checks = GROUPS.iter().flat_map(|(group, checks)| checks.iter().map(move |check| (*group, check)));
@@ -60,9 +53,9 @@ pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> 
             result = catch_panics((check.run)(&mut run)), if !interrupted => Verdict::of(result),
             Some(()) = interruptions.recv(), if !interrupted => {
                 interrupted = true;
-                Verdict::untried("interrupted")
+                Verdict::Untried("interrupted".to_owned())
             }
-            else => Verdict::untried("interrupted"),
+            else => Verdict::Untried("interrupted".to_owned()),
         };
         findings.push(Finding { id: check.id, description: check.description, group, level: check.level, verdict });
     }
@@ -79,17 +72,11 @@ pub async fn run(options: Options, mut interruptions: UnboundedReceiver<()>) -> 
 /// Runs a check. A panic in it must neither end the other checks nor leave plants behind.
 async fn catch_panics(check: impl Future<Output = CheckResult>) -> CheckResult {
     let caught = AssertUnwindSafe(check).catch_unwind().await;
-    caught.unwrap_or_else(|_| Err(Verdict::untried("the check panicked, which is a bug of this program")))
+    caught.unwrap_or_else(|_| Err(Verdict::Untried("the check panicked, which is a bug of this program".to_owned())))
 }
 
-/// Asks a server whether it is ready for requests.
-pub async fn ready(
-    url: HttpUrl,
-    authorities: Option<PathBuf>,
-    proxies: Proxies,
-    timeout: Duration,
-) -> Result<(), String> {
-    let client = Client::new(url, None, authorities.as_deref(), proxies, timeout).map_err(|fault| fault.to_string())?;
+pub async fn ready(server: Server, timeout: Duration) -> Result<(), String> {
+    let client = Client::new(server, None, timeout).map_err(|fault| fault.to_string())?;
     let response = client.send(&Request::new("GET", "/readyz").anonymous()).await.map_err(|error| error.to_string())?;
     if response.status == 200 {
         return Ok(());

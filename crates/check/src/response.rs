@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use crate::verdict::{CheckResult, Verdict};
 
-/// Every error code of the contract.
 const ERROR_CODES: &[i64] = &[
     40000, 40001, 40002, 40003, 40004, 40005, 40006, 40007, 40008, 40100, 40101, 40300, 40400, 40401, 40402, 40403,
     40500, 40800, 40900, 40901, 40902, 40903, 41300, 41500, 42200, 42900, 43100, 50000, 50300, 50301, 50700,
@@ -16,7 +15,6 @@ const SHOWN_CHARS: usize = 200;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
-    /// Description of the request.
     pub(crate) request: String,
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
@@ -54,7 +52,6 @@ impl Response {
         (200..300).contains(&self.status)
     }
 
-    /// Returns the error that something else was expected.
     pub(crate) fn failure(&self, expected: impl std::fmt::Display) -> Verdict {
         let body = String::from_utf8_lossy(&self.body);
         let got = if body.is_empty() { String::new() } else { format!(" with {}", excerpt(&body)) };
@@ -97,13 +94,11 @@ impl Response {
         essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/json"))
     }
 
-    /// Returns the plant in the response to a create.
     pub(crate) fn plant(&self) -> CheckResult<ListedPlant> {
         self.expect_success()?;
         ListedPlant::of(&self.json()?).ok_or_else(|| self.failure("a plant with a `name`"))
     }
 
-    /// Returns the plants of a list.
     pub(crate) fn plants(&self) -> CheckResult<Vec<ListedPlant>> {
         self.expect_success()?;
         let json = self.json()?;

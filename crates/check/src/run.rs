@@ -11,6 +11,7 @@ use crate::cleanup_tracker::{CleanupTracker, TestPlant};
 use crate::client::{Client, Request, RequestError};
 use crate::response::{ListedPlant, Observations, Response, excerpt};
 use crate::verdict::{CheckResult, Level, Verdict};
+use plantstore_model::token::{Scope, Scopes};
 
 /// Requests that may time out before no more are sent.
 const TIMEOUTS_MAX: usize = 2;
@@ -21,7 +22,6 @@ const RETRY_AFTER_MAX: u64 = 30;
 const PENDING_WAIT: Duration = Duration::from_secs(5);
 /// Number of plants that are read if the user has too many to read all.
 const FIRST_PLANTS: usize = 1_000;
-/// Number of fixture plants.
 const FIXTURE_PLANTS: usize = 5;
 
 /// One rule of the contract, and the function that verifies it.
@@ -45,14 +45,6 @@ macro_rules! check {
 }
 pub(crate) use check;
 
-/// The scopes of the token.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct GrantedScopes {
-    pub(crate) read: bool,
-    pub(crate) write: bool,
-    pub(crate) delete: bool,
-}
-
 /// Facts that earlier checks have established and later ones rely on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Facts {
@@ -64,7 +56,6 @@ pub(crate) struct Facts {
     pub(crate) ids_shown: bool,
 }
 
-/// The part of a list that was read.
 pub(crate) struct Listing {
     pub(crate) response: Response,
     pub(crate) plants: Vec<ListedPlant>,
@@ -79,10 +70,10 @@ impl Listing {
 pub(crate) struct Run {
     pub(crate) client: Client,
     pub(crate) tracker: CleanupTracker,
-    pub(crate) scopes: GrantedScopes,
+    /// Those for plants that the token has.
+    pub(crate) scopes: Scopes,
     /// All plants of the user can be read in one response, as far as is known.
     pub(crate) reads_all: bool,
-    /// The last list was too large.
     too_large: bool,
     /// Plants that exist during the whole run, for the checks of lists.
     fixtures: Vec<TestPlant>,
@@ -113,7 +104,7 @@ impl Run {
         let mut run = Self {
             client,
             tracker: CleanupTracker::new().ok_or(RunError::NoRandomSource)?,
-            scopes: GrantedScopes::default(),
+            scopes: Scopes::DEFAULT,
             reads_all: true,
             too_large: false,
             fixtures: Vec::new(),
@@ -127,16 +118,16 @@ impl Run {
         if first.status == 401 {
             return Err(RunError::TokenRejected(excerpt(&String::from_utf8_lossy(&first.body))));
         }
-        run.scopes = GrantedScopes {
-            read: first.status != 403,
-            write: run.is_allowed(Request::create("{}")).await,
-            delete: run.is_allowed(Request::new("DELETE", "/plants/none")).await,
-        };
+        let allowed = [
+            (first.status != 403).then_some(Scope::Read),
+            run.is_allowed(Request::create("{}")).await.then_some(Scope::Write),
+            run.is_allowed(Request::new("DELETE", "/plants/none")).await.then_some(Scope::Delete),
+        ];
+        run.scopes = Scopes::of(allowed.into_iter().flatten());
         Ok(run)
     }
 
-    /// Sends a request that is invalid. The server rejects it with 403 if the scope is missing, because it checks the scope
-    /// first. Without a response the scope is unknown; the checks will show it.
+    /// Sends an invalid request, whose scope is checked first. Without a response, the checks will show the scope.
     async fn is_allowed(&self, invalid: Request) -> bool {
         !self.client.send(&invalid).await.is_ok_and(|response| response.status == 403)
     }
@@ -158,13 +149,13 @@ impl Run {
                 _ => return Ok(response),
             }
         }
-        Err(Verdict::untried("the rate limit of this user is too low for a check (429)"))
+        Err(Verdict::Untried("the rate limit of this user is too low for a check (429)".to_owned()))
     }
 
     /// Sends several requests on one connection. Returns as many responses.
     pub(crate) async fn send_all(&mut self, requests: &[Request]) -> CheckResult<Vec<Response>> {
         if self.timeouts >= TIMEOUTS_MAX || Instant::now() > self.deadline {
-            return Err(Verdict::untried("the server is too slow: no more requests are sent"));
+            return Err(Verdict::Untried("the server is too slow: no more requests are sent".to_owned()));
         }
         let responses = self.client.send_all(requests).await.map_err(|error| {
             self.timeouts += usize::from(matches!(error, RequestError::Timeout(_)));
@@ -193,7 +184,6 @@ impl Run {
         self.list_at(&format!("/plants?limit={FIRST_PLANTS}{separator}{parameters}")).await
     }
 
-    /// Lists the plants at exactly this path.
     pub(crate) async fn list_at(&mut self, path: &str) -> CheckResult<Listing> {
         let response = self.get(path).await?;
         let plants = response.plants()?;
@@ -206,15 +196,17 @@ impl Run {
     }
 
     pub(crate) fn may_read(&self) -> CheckResult {
-        if self.scopes.read { Ok(()) } else { Err(lacks("plants:read")) }
+        if self.scopes.contains(Scope::Read) { Ok(()) } else { Err(lacks("plants:read")) }
     }
 
     /// Fails unless plants can be created and deleted again.
     pub(crate) fn may_create(&self) -> CheckResult {
         match self.creating_stopped {
-            _ if !self.scopes.write => Err(lacks("plants:write")),
-            _ if !self.scopes.delete => Err(lacks("plants:delete, which is needed to delete created plants")),
-            Some(reason) => Err(Verdict::untried(reason)),
+            _ if !self.scopes.contains(Scope::Write) => Err(lacks("plants:write")),
+            _ if !self.scopes.contains(Scope::Delete) => {
+                Err(lacks("plants:delete, which is needed to delete created plants"))
+            }
+            Some(reason) => Err(Verdict::Untried(reason.to_owned())),
             None => Ok(()),
         }
     }
@@ -223,7 +215,6 @@ impl Run {
         self.tracker.new_plant(word)
     }
 
-    /// Creates a plant that a check needs.
     pub(crate) async fn existing_plant(&mut self, word: &str) -> CheckResult<TestPlant> {
         let plant = self.new_plant(word);
         self.create(&plant).await?.expect_success()?;
@@ -257,7 +248,6 @@ impl Run {
         Ok(response)
     }
 
-    /// Deletes a plant that a check no longer needs.
     pub(crate) async fn remove(&mut self, id: i64) -> CheckResult {
         let response = self.delete(id).await?;
         response.expect(response.is_success(), "a created plant to be deletable")
@@ -300,8 +290,7 @@ impl Run {
         }
     }
 
-    /// Deletes the plants of this run, and lists what is left. A create without a response can take effect after its plant
-    /// was not found, so the cleanup is repeated after a wait.
+    /// Deletes the plants of this run; again after a wait, because a create without a response can take effect late.
     pub(crate) async fn clean_up(&mut self) -> CheckResult {
         let mut outcome = self.delete_tracked().await;
         if self.tracker.has_pending() {
@@ -329,8 +318,7 @@ impl Run {
             });
             outcome = outcome.and(deleted);
         }
-        let all = self.scopes.read && self.scopes.write && self.scopes.delete;
-        if all { outcome.and(self.delete_listed().await) } else { outcome }
+        if self.scopes == Scopes::DEFAULT { outcome.and(self.delete_listed().await) } else { outcome }
     }
 
     /// Deletes the plants whose names have the run's marker, whatever the server responded to their creates.
@@ -364,10 +352,9 @@ impl Run {
     }
 
     pub(crate) fn is_of_this_run(&self, name: &str) -> bool {
-        name.contains(self.tracker.marker())
+        name.contains(&self.tracker.marker)
     }
 
-    /// Describes what may be left on the server.
     pub(crate) fn remains(&self) -> String {
         let ids: Vec<String> = self.tracker.remaining().iter().map(i64::to_string).collect();
         match ids.as_slice() {
@@ -381,7 +368,6 @@ fn lacks(scope: &str) -> Verdict {
     Verdict::NotApplicable(format!("the token lacks {scope}"))
 }
 
-/// Returns the error of a check that needs more of the list than is read.
 pub(crate) fn too_many() -> Verdict {
-    Verdict::not_applicable("this user has too many plants to read all: use a separate user for checks")
+    Verdict::NotApplicable("this user has too many plants to read all: use a separate user for checks".to_owned())
 }

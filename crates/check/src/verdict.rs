@@ -1,14 +1,10 @@
 //! Results of the checks.
 
-use std::fmt;
-
 use serde::Serialize;
 
-/// The set of rules that are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Rules of the interface.
     Interface,
     /// Rules of the interface, and those that this project adds.
     Full,
@@ -23,7 +19,6 @@ pub enum Verdict {
     /// There is nothing to check, for example because the token lacks a scope.
     #[serde(rename = "not applicable")]
     NotApplicable(String),
-    /// The check could not be run.
     Untried(String),
 }
 
@@ -31,14 +26,6 @@ pub enum Verdict {
 pub(crate) type CheckResult<T = ()> = Result<T, Verdict>;
 
 impl Verdict {
-    pub(crate) fn not_applicable(reason: impl fmt::Display) -> Self {
-        Self::NotApplicable(reason.to_string())
-    }
-
-    pub(crate) fn untried(reason: impl fmt::Display) -> Self {
-        Self::Untried(reason.to_string())
-    }
-
     pub(crate) fn of(result: CheckResult) -> Self {
         result.err().unwrap_or(Self::Holds)
     }
@@ -74,7 +61,6 @@ pub struct Finding {
     #[serde(rename = "about")]
     pub group: &'static str,
     pub level: Level,
-    /// The rule that is checked.
     #[serde(rename = "what_must_hold")]
     pub description: &'static str,
     #[serde(flatten)]

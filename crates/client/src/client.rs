@@ -1,5 +1,6 @@
 //! HTTP/1.1 client on one connector. It sets no deadline (the caller does) and follows no redirects.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,22 +18,45 @@ use tower_service::Service;
 use crate::connect::{Proxies, TcpConnector};
 use crate::error::{ClientError, describe};
 use crate::http_url::{Cleartext, HttpUrl};
-use crate::trust;
+use crate::trust::{self, TrustError};
 
 const JSON: &str = "application/json";
 const AGENT: &str = concat!("plantstore/", env!("CARGO_PKG_VERSION"));
 /// Shorter than the time after which servers commonly close a connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Settings {
-    /// Certificates to trust.
-    pub roots: RootCertStore,
-    /// The command line option that names a file of certificates, for error messages.
+pub struct Settings<'a> {
+    /// Requests go to this URL, and to those that its responses name.
+    pub url: &'a HttpUrl,
+    /// A file of authorities to trust instead of the system's.
+    pub authorities: Option<&'a Path>,
+    /// The command line option that names such a file, for error messages.
     pub ca_option: &'static str,
     pub cleartext: Cleartext,
     pub proxies: Proxies,
     /// Maximum size of a response body in bytes.
     pub response_max: usize,
+}
+
+/// A server that an option names.
+pub struct Server {
+    pub url: HttpUrl,
+    /// A file of authorities to trust instead of the system's, from the option `--ca`.
+    pub authorities: Option<PathBuf>,
+    pub proxies: Proxies,
+}
+
+impl Server {
+    pub fn client(&self, response_max: usize) -> Result<Client, TrustError> {
+        Client::new(Settings {
+            url: &self.url,
+            authorities: self.authorities.as_deref(),
+            ca_option: "--ca",
+            cleartext: Cleartext::Anywhere,
+            proxies: self.proxies.clone(),
+            response_max,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -53,15 +77,20 @@ pub struct Client {
 
 impl Client {
     #[expect(clippy::missing_panics_doc, reason = "the provider has cipher suites for all protocol versions")]
-    pub fn new(settings: Settings) -> Self {
-        let Settings { roots, ca_option, cleartext, proxies, response_max } = settings;
+    pub fn new(settings: Settings<'_>) -> Result<Self, TrustError> {
+        let Settings { url, authorities, ca_option, cleartext, proxies, response_max } = settings;
+        let roots = match trust::authorities(authorities, ca_option) {
+            // For plain HTTP, a system without any certificates is no error.
+            Err(_) if authorities.is_none() && !url.is_encrypted() => RootCertStore::empty(),
+            found => found?,
+        };
         let config = ClientConfig::builder_with_provider(trust::crypto_provider())
             .with_safe_default_protocol_versions()
             .expect("the provider has cipher suites for all protocol versions")
             .with_root_certificates(roots)
             .with_no_client_auth();
         let connector = HttpsConnector::from((TcpConnector { cleartext, proxies: proxies.clone() }, config));
-        Self { connector, proxies, ca_option, response_max, idle: Mutex::default() }
+        Ok(Self { connector, proxies, ca_option, response_max, idle: Mutex::default() })
     }
 
     pub async fn get(&self, address: &HttpUrl) -> Result<Response, ClientError> {
@@ -109,7 +138,6 @@ impl Client {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a connection for several requests in a row.
     pub async fn connect(&self, address: &HttpUrl) -> Result<Connection, ClientError> {
         let stream = self.connector.clone().call(address.uri().clone()).await;
         let stream = stream.map_err(|error| ClientError::unreachable(address.authority(), &*error, self.ca_option))?;

@@ -1,6 +1,5 @@
 //! TCP connections to a host, directly or through a proxy, in the syntax of `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -24,11 +23,10 @@ use crate::http_url::{Cleartext, host_and_port, is_encrypted, is_loopback};
 /// Maximum number of addresses of a host name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// Selects the proxy of a destination. Loopback addresses are always reached directly.
+/// Selects the proxy of a destination, none for loopback addresses. Without `Debug`: the URLs may contain passwords.
 #[derive(Clone, Default)]
 pub struct Proxies(Option<Arc<Matcher>>);
 
-/// A value is not the URL of a supported proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write the proxy as http://HOST:PORT")]
 pub struct ProxyError;
@@ -57,13 +55,6 @@ fn check(proxy: &str) -> Result<(), ProxyError> {
     let found = matcher.intercept(&Uri::from_static("http://destination"));
     let usable = found.is_some_and(|found| found.uri().scheme() == Some(&Scheme::HTTP));
     if usable { Ok(()) } else { Err(ProxyError) }
-}
-
-/// Omits the URLs, which may contain passwords.
-impl fmt::Debug for Proxies {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if self.0.is_some() { "Proxies(some)" } else { "Proxies(none)" })
-    }
 }
 
 #[derive(Clone)]

@@ -23,7 +23,6 @@ fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
     error.downcast_ref().or_else(|| error.downcast_ref().and_then(wrapped))
 }
 
-/// Describes the remedy for a failed TLS handshake, if it is known.
 fn remedy(error: &rustls::Error, ca_option: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {

@@ -25,15 +25,12 @@ pub enum UrlTarget {
     PathAndQuery,
 }
 
-/// The reason why a text is not an [`HttpUrl`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
     Malformed,
-    /// The URL has a user name or a password.
     Credentials,
     /// The URL has a fragment, or a part that [`UrlTarget`] does not allow.
     Target,
-    /// Plain HTTP to a host for which [`Cleartext`] does not allow it.
     Cleartext,
 }
 
@@ -73,7 +70,6 @@ impl HttpUrl {
         self.0.authority().map_or("", Authority::as_str)
     }
 
-    /// Returns scheme, host and port.
     pub fn origin(&self) -> String {
         format!("{}://{}", if self.is_encrypted() { "https" } else { "http" }, self.authority())
     }
@@ -96,7 +92,6 @@ impl HttpUrl {
         &self.0
     }
 
-    /// Returns path and query.
     pub(crate) fn target(&self) -> Uri {
         self.0.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
     }

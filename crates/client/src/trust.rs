@@ -9,8 +9,6 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::http_url::HttpUrl;
-
 /// Files in which Linux distributions and other systems store their trusted certificate authorities.
 const SYSTEM_FILES: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
@@ -39,19 +37,6 @@ pub fn authorities(file: Option<&Path>, option: &'static str) -> Result<RootCert
         return Err(unusable("it has no valid certificate".to_owned()));
     }
     Ok(authorities)
-}
-
-/// Loads the certificates for requests to `address` and to URLs that its responses name. For plain HTTP, a system without any
-/// certificates is no error.
-pub fn authorities_for(
-    address: &HttpUrl,
-    file: Option<&Path>,
-    option: &'static str,
-) -> Result<RootCertStore, TrustError> {
-    match authorities(file, option) {
-        Err(_) if file.is_none() && !address.is_encrypted() => Ok(RootCertStore::empty()),
-        found => found,
-    }
 }
 
 /// Returns the cryptography of all TLS connections, incoming and outgoing.

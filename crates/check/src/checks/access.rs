@@ -3,7 +3,7 @@
 use crate::client::Request;
 use crate::run::{Check, Run, check};
 use crate::verdict::{CheckResult, Verdict};
-use plantstore_model::token::PlainToken;
+use plantstore_model::token::{PlainToken, Scope, Scopes};
 
 const CHALLENGE: &str = r#"Bearer realm="plants""#;
 const CHALLENGE_INVALID: &str = r#"Bearer realm="plants", error="invalid_token""#;
@@ -50,7 +50,7 @@ async fn wrong_token(run: &mut Run) -> CheckResult {
 }
 
 fn unknown_token() -> CheckResult<String> {
-    let token = PlainToken::generate().map_err(Verdict::untried)?;
+    let token = PlainToken::generate().map_err(|error| Verdict::Untried(error.to_string()))?;
     Ok(token.reveal().to_owned())
 }
 
@@ -100,23 +100,21 @@ async fn scheme(run: &mut Run) -> CheckResult {
 }
 
 async fn scope(run: &mut Run) -> CheckResult {
-    let scopes = run.scopes;
-    if scopes.read && scopes.write && scopes.delete {
-        return Err(Verdict::not_applicable("the token has all scopes"));
+    let lacking = Scopes::DEFAULT.without(run.scopes);
+    if lacking.is_empty() {
+        return Err(Verdict::NotApplicable("the token has all scopes".to_owned()));
     }
     let id = run.tracker.new_id();
-    let lacking = [
-        (scopes.read, Request::new("GET", "/plants?limit=1"), "plants:read"),
-        (scopes.write, Request::create("{}"), "plants:write"),
-        (scopes.delete, Request::new("DELETE", format!("/plants/{id}")), "plants:delete"),
+    let requests = [
+        (Scope::Read, Request::new("GET", "/plants?limit=1")),
+        (Scope::Write, Request::create("{}")),
+        (Scope::Delete, Request::new("DELETE", format!("/plants/{id}"))),
     ];
-    for (allowed, request, scope) in lacking {
-        if !allowed {
-            let response = run.send(request).await?;
-            response.expect_error(40300)?;
-            let expected = format!(r#"{CHALLENGE}, error="insufficient_scope", scope="{scope}""#);
-            response.expect_header("www-authenticate", &expected)?;
-        }
+    for (scope, request) in requests.into_iter().filter(|(scope, _)| lacking.contains(*scope)) {
+        let response = run.send(request).await?;
+        response.expect_error(40300)?;
+        let expected = format!(r#"{CHALLENGE}, error="insufficient_scope", scope="{}""#, scope.name());
+        response.expect_header("www-authenticate", &expected)?;
     }
     Ok(())
 }

@@ -50,7 +50,7 @@ async fn tokens(run: &mut Run) -> CheckResult {
     let body = json!({"label": label, "scopes": ["tokens:manage"]}).to_string();
     let created = run.send(Request::json("POST", "/tokens", body)).await?;
     if created.status == 409 {
-        return Err(Verdict::not_applicable("the user has too many tokens"));
+        return Err(Verdict::NotApplicable("the user has too many tokens".to_owned()));
     }
     created.expect_status(201)?;
     let token = created.json()?;
@@ -112,7 +112,7 @@ async fn shares(run: &mut Run) -> CheckResult {
     let listed = list(run, "/shares", "shares:manage").await;
     let revoked = run.send(Request::new("DELETE", path.clone())).await?;
     if granted.status == 409 {
-        return Err(Verdict::not_applicable("the user has too many shares"));
+        return Err(Verdict::NotApplicable("the user has too many shares".to_owned()));
     }
     granted.expect_status(204)?;
     let (response, shares) = listed?;

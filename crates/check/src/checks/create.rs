@@ -104,7 +104,9 @@ async fn id_range(run: &mut Run) -> CheckResult {
     run.may_read()?;
     run.may_create()?;
     if !run.facts.duplicates_rejected {
-        return Err(Verdict::untried("a create may replace another plant here, so only unused ids are tried"));
+        return Err(Verdict::Untried(
+            "a create may replace another plant here, so only unused ids are tried".to_owned(),
+        ));
     }
     let lowest = first_free(run, (0..NEIGHBOURS).map(|step| i64::MIN + step)).await?;
     let highest = first_free(run, (0..NEIGHBOURS).map(|step| i64::MAX - step)).await?;
@@ -114,8 +116,7 @@ async fn id_range(run: &mut Run) -> CheckResult {
     Ok(())
 }
 
-/// Creates and deletes a plant with the first of these ids that is free. `None` if the user has plants with all of them, which
-/// shows that such ids work.
+/// Creates and deletes a plant with the first free of these ids; `None` if the user has plants with all of them.
 async fn first_free(run: &mut Run, ids: impl IntoIterator<Item = i64>) -> CheckResult<Option<i64>> {
     for id in ids {
         let plant = TestPlant { id, name: run.tracker.name(&format!("number {id}")), tag: None };
@@ -163,7 +164,6 @@ async fn max_lengths(run: &mut Run) -> CheckResult {
     stored_exactly(run, &plant).await
 }
 
-/// Creates a plant that must be returned and listed exactly as it was sent.
 async fn stored_exactly(run: &mut Run, plant: &TestPlant) -> CheckResult {
     let response = run.create(plant).await?;
     response.expect(plant.is_shown_as(&response.plant()?), "exactly the text that was sent")?;

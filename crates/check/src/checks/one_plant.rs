@@ -4,8 +4,8 @@ use crate::cleanup_tracker::TestPlant;
 use crate::client::Request;
 use crate::run::{Check, Run, check};
 use crate::verdict::CheckResult;
+use plantstore_model::token::Scope;
 
-/// The reason to create no more plants after a failed delete.
 const NOT_DELETED: &str = "a deleted plant is still there: no more plants are created";
 
 pub(super) const DELETE: &[Check] = &[
@@ -67,7 +67,7 @@ async fn unknown(run: &mut Run) -> CheckResult {
 
 /// Uses ids that no plant has if a server still reads a number from them, so that nothing is deleted.
 async fn invalid_id(run: &mut Run) -> CheckResult {
-    if !run.scopes.delete {
+    if !run.scopes.contains(Scope::Delete) {
         run.may_create()?;
     }
     let id = run.tracker.new_id();
@@ -95,7 +95,7 @@ async fn reads_unknown(run: &mut Run) -> CheckResult {
     let id = run.tracker.new_id();
     let read = run.get(&format!("/plants/{id}")).await?;
     read.expect_error(40400)?;
-    if run.scopes.delete {
+    if run.scopes.contains(Scope::Delete) {
         let deleted = run.delete(id).await?;
         read.expect(read.body == deleted.body, "the same body as for a delete")?;
     }

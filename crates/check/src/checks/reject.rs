@@ -57,8 +57,7 @@ pub(super) const CHECKS: &[Check] = &[
     check!(Full, "reject-too-large", "a body of more than 16 KiB is 413", large),
 ];
 
-/// Sends bodies, one after the other, and returns the responses. In a body, `ID` and `NAME` stand for those of a new plant, which
-/// is deleted if a server accepts it.
+/// Sends bodies and returns the responses. `ID` and `NAME` are those of a new plant, deleted if a server accepts it.
 async fn send(run: &mut Run, bodies: &[&str]) -> CheckResult<Vec<Response>> {
     let TestPlant { id, name, .. } = run.new_plant("rejected");
     let mut responses = Vec::new();
@@ -89,8 +88,7 @@ async fn ids(run: &mut Run) -> CheckResult {
     for id in ["ID.0", "IDe0", "\"ID\"", "null", "true"] {
         rejected(run, 40002, &[&format!(r#"{{"id":{id},"name":"NAME"}}"#)]).await?;
     }
-    // Some servers wrap or clamp them to an id that may be taken. The create must not replace that plant, and the new one is
-    // found by its name.
+    // Some servers wrap or clamp them to an id that may be taken: the create must not replace that plant.
     if !run.facts.duplicates_rejected || !run.facts.ids_shown {
         return Ok(());
     }
