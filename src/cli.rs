@@ -25,7 +25,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::environment::{known_variables, origin};
 use self::process::USAGE_ERROR_CODE;
-use self::terminal::{print_error, print_warning};
+use self::terminal::{print_error, print_json, print_warning};
 
 /// Keeps people's plants: a small HTTP/JSON service.
 #[derive(Parser)]
@@ -77,7 +77,10 @@ enum Command {
   plantstore user delete ada"
     )]
     User(user::UserCommand),
-    Openapi(documents::OpenApi),
+    /// Print the OpenAPI document that the service serves at /openapi.json
+    #[command(after_help = "Examples:
+  plantstore openapi > openapi.json")]
+    Openapi,
     Export(export::Options),
     Import(import::Options),
     Backup(maintenance::Backup),
@@ -105,7 +108,7 @@ impl Cli {
             Command::Token(command) => command.run(),
             Command::Share(command) => command.run(),
             Command::User(command) => command.run(),
-            Command::Openapi(options) => options.run(),
+            Command::Openapi => print_json(&plantstore_server::openapi()),
             Command::Export(options) => options.run(),
             Command::Import(options) => options.run(),
             Command::Backup(options) => options.run(),
@@ -134,18 +137,15 @@ pub(crate) fn report_parse_error(mut error: clap::Error) -> ExitCode {
     {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(best));
     }
-    match invalid_argument(&error) {
+    let argument = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => Some(argument.as_str()),
+        _ => None,
+    };
+    match argument {
         Some(argument) if argument.starts_with("--token") => print_error(server_options::TOKEN_ARGUMENT_MESSAGE),
         argument => print_error(&one_line(&message(&error, argument))),
     }
     ExitCode::from(USAGE_ERROR_CODE)
-}
-
-fn invalid_argument(error: &clap::Error) -> Option<&str> {
-    match error.get(ContextKind::InvalidArg)? {
-        ContextValue::String(argument) => Some(argument),
-        _ => None,
-    }
 }
 
 /// Returns the parser's message, with the environment variable in place of the option if the value comes from there.

@@ -15,6 +15,7 @@ use super::process::{block_on, current_thread_runtime, on_end_signal};
 use super::server_options::{AccessOptions, ServerAccess, TOKEN_ARGUMENT_MESSAGE, parse_server_url, proxies_to};
 use super::terminal::{Style, Styler, print, print_json, strip_os_error_codes};
 use plantstore_check::{self, Finding, Level, Verdict};
+use plantstore_client::Server;
 use plantstore_model::text::Escaped;
 use plantstore_model::token::TOKEN_PREFIX;
 use plantstore_server::value_parser::duration;
@@ -39,7 +40,8 @@ pub(super) struct CheckOptions {
         long,
         value_name = "LEVEL",
         default_value = "full",
-        value_parser = PossibleValuesParser::new(["interface", "full"]).map(|name| level(&name))
+        value_parser = PossibleValuesParser::new(["interface", "full"])
+            .map(|name| if name == "interface" { Level::Interface } else { Level::Full })
     )]
     level: Level,
     /// Time limit for each response
@@ -53,10 +55,6 @@ pub(super) struct CheckOptions {
     more: Vec<String>,
 }
 
-fn level(name: &str) -> Level {
-    if name == "interface" { Level::Interface } else { Level::Full }
-}
-
 impl CheckOptions {
     pub(super) fn run(self) -> anyhow::Result<()> {
         if self.more.iter().chain([&self.url]).any(|word| word.starts_with(TOKEN_PREFIX)) {
@@ -65,10 +63,9 @@ impl CheckOptions {
         if let Some(word) = self.more.first() {
             return Err(UsageError(format!("one server at a time: leave out `{word}`")).into());
         }
-        let ServerAccess { url, token, authorities, proxies } = self.access.open(&self.url)?;
-        let origin = url.origin();
-        let options =
-            plantstore_check::Options { url, token, authorities, proxies, timeout: self.timeout, level: self.level };
+        let ServerAccess { server, token } = self.access.open(&self.url)?;
+        let origin = server.url.origin();
+        let options = plantstore_check::Options { server, token, timeout: self.timeout, level: self.level };
         let (sender, interruptions) = unbounded_channel();
         on_end_signal(move |_| {
             let _ = writeln!(io::stderr(), "interrupted: deleting the created plants; a second signal stops at once");
@@ -152,8 +149,8 @@ pub(super) struct ProbeOptions {
 impl ProbeOptions {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let url = parse_server_url(&self.url)?;
-        let proxies = proxies_to(&url)?;
-        let ready = plantstore_check::ready(url, self.ca, proxies, self.timeout);
+        let server = Server { proxies: proxies_to(&url)?, authorities: self.ca, url };
+        let ready = plantstore_check::ready(server, self.timeout);
         current_thread_runtime()?.block_on(ready).map_err(|reason| anyhow!(reason))?;
         print(|output| writeln!(output, "ready"))
     }

@@ -1,4 +1,4 @@
-//! Documents generated from the program itself: `plantstore openapi`, `completions` and `man`.
+//! Documents generated from the command line itself: `plantstore completions` and `man`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -10,20 +10,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::environment::UsageError;
-use super::terminal::{count, print, print_json};
-
-/// Print the OpenAPI document that the service serves at /openapi.json
-#[derive(Args)]
-#[command(after_help = "Examples:
-  plantstore openapi > openapi.json")]
-pub(super) struct OpenApi {}
-
-impl OpenApi {
-    #[expect(clippy::unused_self, reason = "all commands have the same signature")]
-    pub(super) fn run(&self) -> anyhow::Result<()> {
-        print_json(&plantstore_server::openapi())
-    }
-}
+use super::terminal::{count, print};
 
 /// Print the completion script of a shell
 #[derive(Args)]
@@ -73,7 +60,6 @@ impl ManOptions {
     }
 }
 
-/// Finds the subcommand at this path of names.
 fn find<'a>(program: &'a Command, path: &[String]) -> Result<&'a Command, UsageError> {
     path.iter().try_fold(program, |command, name| {
         command.find_subcommand(name).ok_or_else(|| {

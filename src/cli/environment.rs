@@ -15,7 +15,6 @@ const VARIABLE_PREFIX: &str = "PLANTSTORE_";
 /// Maximum edit distance at which a name counts as a misspelling of a known one.
 const MISSPELLING_DISTANCE_MAX: usize = 3;
 
-/// An error in the command line or the environment.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);
@@ -52,7 +51,6 @@ pub(super) fn origin(option: &str) -> String {
     if set && !is_typed(option) { variable } else { option.to_owned() }
 }
 
-/// Returns true if the option is an argument of this process.
 pub(super) fn is_typed(option: &str) -> bool {
     let is_option = |word: &str| word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
     env::args_os().skip(1).any(|word| word.to_str().is_some_and(is_option))
@@ -70,7 +68,6 @@ pub(super) fn warnings(program: &Command) -> Vec<String> {
     unknown.map(|(name, _)| ignored(&name, &known)).collect()
 }
 
-/// Returns the warning about a variable that is not among the known ones.
 pub(super) fn ignored(name: &str, known: &[String]) -> String {
     let nearest = known.iter().map(|known| (levenshtein(name, known), known)).min();
     match nearest {
@@ -81,7 +78,6 @@ pub(super) fn ignored(name: &str, known: &[String]) -> String {
     }
 }
 
-/// Returns the variables of all commands.
 pub(super) fn known_variables(program: &Command) -> Vec<String> {
     fn collect(command: &Command, found: &mut Vec<String>) {
         found.extend(command.get_arguments().filter_map(|argument| argument.get_env()?.to_str()).map(str::to_owned));

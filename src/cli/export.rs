@@ -13,7 +13,7 @@ use super::store_options::{STORE_TIMEOUT, StoreOption};
 use super::terminal::{ProgressBar, count, is_dash, print_warning};
 use super::user::unknown_user;
 use plantstore_model::user::UserName;
-use plantstore_store::new_file::{NewFile, NewFileError};
+use plantstore_store::new_file::{Existing, NewFile, NewFileError};
 use plantstore_store::transfer::{
     self, ExportError, ExportSummary, LineWriter, PlantLine, Selection, Snapshot, TransferProgress,
 };
@@ -44,7 +44,6 @@ pub(super) struct Options {
     store: StoreOption,
 }
 
-/// The plants to export.
 enum Source {
     Store(Snapshot),
     /// The plants of one owner on a server.
@@ -59,8 +58,8 @@ impl Options {
             let exported = match self.output.as_deref().filter(|path| !is_dash(path)) {
                 Some(path) => {
                     discard_partial_files_on_end_signal()?;
-                    let file = if self.force { NewFile::replace(path) } else { NewFile::create(path) };
-                    let mut file = file.map_err(advise)?;
+                    let existing = if self.force { Existing::Replace } else { Existing::Keep };
+                    let mut file = NewFile::begin(path, existing).map_err(advise)?;
                     let exported = source.write(file.file()).await?;
                     self.reject_unknown_user(&exported)?;
                     file.finish()?;

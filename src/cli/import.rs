@@ -53,7 +53,8 @@ pub(super) struct Options {
         long,
         value_name = "WHAT",
         default_value = "fail",
-        value_parser = PossibleValuesParser::new(["fail", "skip"]).map(|what| on_duplicate(&what))
+        value_parser = PossibleValuesParser::new(["fail", "skip"])
+            .map(|what| if what == "skip" { OnDuplicate::Skip } else { OnDuplicate::Stop })
     )]
     on_conflict: OnDuplicate,
     /// Start at this line
@@ -71,10 +72,6 @@ pub(super) struct Options {
     store: StoreOption,
     #[command(flatten)]
     new_store: CreateOption,
-}
-
-fn on_duplicate(what: &str) -> OnDuplicate {
-    if what == "skip" { OnDuplicate::Skip } else { OnDuplicate::Stop }
 }
 
 impl Options {

@@ -13,7 +13,7 @@ use super::table::{
 };
 use super::terminal::ProgressBar;
 use plantstore_server::value_parser::{group_digits, number};
-use plantstore_store::transfer::{self, ContentDigest, RestoreTarget, Selection, Snapshot, TableDigest};
+use plantstore_store::transfer::{self, RestoreTarget, Selection, Snapshot, TableDigest};
 use plantstore_store::{OpenError, SchemaChange, Store, StoreUrl};
 
 /// Create a store, or update its schema, for servers that run with --no-migrate
@@ -147,9 +147,10 @@ fn copy(from: &StoreUrl, to: &StoreUrl, schema_change: SchemaChange, origin: &st
         Ok(transfer::copy(snapshot, target, |progress| bar.update(progress)).await?)
     });
     drop(bar);
-    print_counts(&copied?)?;
-    writeln!(io::stderr(), "copied {from} to {to}; read back, and nothing differs")?;
-    Ok(())
+    let row = |table: &TableDigest| [table.title.to_owned(), group_digits(table.rows), table.digest.to_string()];
+    let rows: Vec<_> = copied?.tables.iter().map(row).collect();
+    table::print([Text(""), Number("COPIED"), Text("SHA-256")], &rows)?;
+    Ok(writeln!(io::stderr(), "copied {from} to {to}; read back, and nothing differs")?)
 }
 
 fn advise(error: OpenError, origin: &str) -> anyhow::Error {
@@ -160,10 +161,4 @@ fn advise(error: OpenError, origin: &str) -> anyhow::Error {
         }
         other => other.into(),
     }
-}
-
-fn print_counts(copied: &ContentDigest) -> anyhow::Result<()> {
-    let row = |table: &TableDigest| [table.title.to_owned(), group_digits(table.rows), table.digest.to_string()];
-    let rows: Vec<_> = copied.tables.iter().map(row).collect();
-    table::print([Text(""), Number("COPIED"), Text("SHA-256")], &rows)
 }

@@ -10,7 +10,7 @@ use std::thread;
 
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
 use super::environment::UsageError;
@@ -20,7 +20,6 @@ use plantstore_telemetry::logging;
 
 pub(super) const USAGE_ERROR_CODE: u8 = 2;
 
-/// Prints the error of a command, if any, and returns its exit code.
 pub(crate) fn exit_code(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     print_error(&format!("{error:#}"));
@@ -45,7 +44,6 @@ pub(super) fn start_log() -> logging::Guard {
     logging::start(logging::Format::Human, Level::WARN)
 }
 
-/// A signal that asks the process to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndSignal {
     kind: SignalKind,
@@ -58,7 +56,6 @@ const END_SIGNALS: [EndSignal; 3] = [
     EndSignal { kind: SignalKind::hangup(), name: "SIGHUP" },
 ];
 
-/// The error of a command that a signal ended.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted by {}{details}", .signal.name)]
 pub(super) struct Interrupted {
@@ -73,7 +70,6 @@ impl Interrupted {
         u8::try_from(128 + self.signal.kind.as_raw_value()).unwrap_or(1)
     }
 
-    /// Prints the error and ends the process.
     fn end_process(&self) -> ! {
         clear_line();
         let _ = writeln!(io::stderr(), "error: {self}");
@@ -113,6 +109,10 @@ pub(super) fn on_end_signal(mut handle: impl FnMut(EndSignal) + Send + 'static) 
     let mut streams = {
         let _entered = runtime.enter();
         let handled = END_SIGNALS.into_iter().filter(|signal| !is_ignored(signal.kind));
+        let listen = |end: EndSignal| {
+            let stream = signal(end.kind).with_context(|| format!("cannot listen for {}", end.name))?;
+            Ok((end, stream))
+        };
         handled.map(listen).collect::<anyhow::Result<Vec<_>>>()?
     };
     let wait = move || {
@@ -132,13 +132,7 @@ pub(super) fn on_end_signal(mut handle: impl FnMut(EndSignal) + Send + 'static) 
     Ok(())
 }
 
-fn listen(end: EndSignal) -> anyhow::Result<(EndSignal, Signal)> {
-    let stream = signal(end.kind).with_context(|| format!("cannot listen for {}", end.name))?;
-    Ok((end, stream))
-}
-
-/// Returns true if the process ignores this signal. Must be called before listening for it, which changes that. Returns false
-/// on systems without Linux's `/proc`.
+/// Returns true if the process ignores this signal and does not listen for it yet; false without Linux's `/proc`.
 pub(super) fn is_ignored(kind: SignalKind) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -15,13 +15,12 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::server_options::ServerAccess;
-use plantstore_client::{Cleartext, Client, Connection, HttpUrl, Response, Settings, trust};
+use plantstore_client::{Client, Connection, HttpUrl, Response};
 use plantstore_model::plant::{NewPlant, Plant};
 use plantstore_store::transfer::{ImportOutcome, ImportResult, ImportRow, OnDuplicate, StopReason};
 
 /// Number of connections of an import. The server commits the plants that arrive together in one transaction.
 const CONNECTIONS: usize = 64;
-/// Number of plants in a page of an export.
 const PAGE_PLANTS: usize = 1_000;
 /// Maximum size of a response body in bytes. It is enough for a page of the longest plants.
 const RESPONSE_MAX: usize = 8 << 20;
@@ -31,7 +30,6 @@ const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pauses before a request is repeated, unless the server says how long to wait.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-const CA_OPTION: &str = "--ca";
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A server, with up to one connection to it.
@@ -46,10 +44,8 @@ struct Server {
     authorization: HeaderValue,
 }
 
-/// A page of the plants of one owner.
 pub(super) struct Page {
     pub(super) plants: Vec<ListedPlant>,
-    /// Path of the next page.
     pub(super) next: Option<String>,
     /// Changes with the plants of the owner.
     pub(super) etag: Option<HeaderValue>,
@@ -76,26 +72,19 @@ struct ErrorBody {
 impl Session {
     /// Connects to the server. If that fails, it is not tried again.
     pub(super) async fn connect(access: ServerAccess) -> anyhow::Result<Self> {
-        let ServerAccess { url, token, authorities, proxies } = access;
-        let client = Client::new(Settings {
-            roots: trust::authorities_for(&url, authorities.as_deref(), CA_OPTION)?,
-            ca_option: CA_OPTION,
-            cleartext: Cleartext::Anywhere,
-            proxies,
-            response_max: RESPONSE_MAX,
-        });
+        let ServerAccess { server, token } = access;
+        let client = server.client(RESPONSE_MAX)?;
+        let url = server.url;
         let connection = Some(client.connect(&url).await?);
         let mut authorization = HeaderValue::try_from(format!("Bearer {token}"))?;
         authorization.set_sensitive(true);
         Ok(Self { server: Arc::new(Server { client, url, authorization }), connection })
     }
 
-    /// Returns the name of the token's user.
     pub(super) async fn user(&mut self) -> anyhow::Result<String> {
         Ok(parse::<Me>(&self.get("/me").await?)?.user)
     }
 
-    /// Reads a page of a list of plants.
     pub(super) async fn page(&mut self, path: &str) -> anyhow::Result<Page> {
         let response = self.get(path).await?;
         let link = response.headers.get(LINK).map(HeaderValue::to_str).transpose()?;
@@ -149,7 +138,9 @@ impl Session {
             let error = match attempt {
                 Ok(response) => match response.status.as_u16() {
                     status @ (408 | 429 | 502 | 503 | 504) => {
-                        wait = retry_after(&response).unwrap_or(pause);
+                        let seconds =
+                            response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+                        wait = seconds.map_or(pause, Duration::from_secs);
                         if status == 429 {
                             failing_since = None;
                         }
@@ -182,7 +173,6 @@ impl Session {
         Ok(connection.send(request).await?)
     }
 
-    /// Returns the error of a response that is not a success.
     fn rejection(&self, response: &Response) -> anyhow::Error {
         let server = self.server.url.authority();
         match parse(response) {
@@ -192,7 +182,6 @@ impl Session {
     }
 }
 
-/// Returns the path of the first page of an owner's plants.
 pub(super) fn first_page(owner: &str) -> String {
     format!("/plants?include=id&limit={PAGE_PLANTS}&owner={}", encode(owner))
 }
@@ -205,12 +194,6 @@ fn parse<T: DeserializeOwned>(response: &Response) -> anyhow::Result<T> {
     serde_json::from_slice(&response.body).context("the response is not that of a plantstore server")
 }
 
-fn retry_after(response: &Response) -> Option<Duration> {
-    let seconds = response.headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// Stores batches of plants on a server, over several connections.
 pub(super) struct RemoteImporter {
     sessions: Vec<Session>,
     on_duplicate: OnDuplicate,
@@ -229,8 +212,7 @@ impl RemoteImporter {
         Ok(Self { sessions, on_duplicate, run: getrandom::u64()? })
     }
 
-    /// Stores a batch. If `interrupted` resolves, requests in flight are abandoned. If a plant cannot be stored, no further
-    /// requests are sent.
+    /// Stores a batch. Abandons it if `interrupted` resolves, and sends nothing more once a plant cannot be stored.
     pub(super) async fn store(&mut self, batch: &[ImportRow], interrupted: impl Future) -> ImportResult {
         let outcomes = RefCell::new(vec![ImportOutcome::Unknown; batch.len()]);
         let next = Cell::new(0);

@@ -124,7 +124,7 @@ impl Options {
             issuer: self.oidc.issuer()?,
             cors: self.cors.cors()?,
             console: !self.no_console,
-            hsts: self.tls.sends_hsts(),
+            hsts: self.tls.is_enabled() && !self.tls.no_hsts,
             sign_in: self.oidc.sign_in(),
             collector: None,
         })
@@ -245,7 +245,6 @@ impl Sweeper {
         Self { stop, ended }
     }
 
-    /// Stops after the current step.
     async fn finish(self) {
         drop(self.stop);
         let _ = self.ended.await;

@@ -9,9 +9,8 @@ use clap::Args;
 
 use super::environment::{TOKEN_VARIABLE, UsageError, is_typed, proxies, variable};
 use super::terminal::{is_dash, print_warning};
-use plantstore_client::{Cleartext, HttpUrl, Proxies, UrlError, UrlTarget};
+use plantstore_client::{Cleartext, HttpUrl, Proxies, Server, UrlError, UrlTarget};
 
-/// The error message about a token that is passed as an argument.
 pub(super) const TOKEN_ARGUMENT_MESSAGE: &str = "a token does not belong on the command line, where every user of this \
                                                  machine can see it: put it into PLANTSTORE_TOKEN or a file named by --token-file";
 /// Maximum size of a token file in bytes; JWTs are long.
@@ -39,11 +38,8 @@ pub(super) struct ServerOption {
 
 /// A server and the token for requests to it.
 pub(super) struct ServerAccess {
-    pub(super) url: HttpUrl,
+    pub(super) server: Server,
     pub(super) token: String,
-    /// A file of authorities to trust instead of the system's.
-    pub(super) authorities: Option<PathBuf>,
-    pub(super) proxies: Proxies,
 }
 
 impl ServerOption {
@@ -51,7 +47,6 @@ impl ServerOption {
         self.server.is_some()
     }
 
-    /// Returns true if the token is read from standard input.
     pub(super) fn reads_standard_input(&self) -> bool {
         self.access.token_file.as_deref().is_some_and(is_dash)
     }
@@ -77,7 +72,7 @@ impl AccessOptions {
         if url.is_exposed() {
             print_warning(&format!("without https:// the token can be read on the way to {}", url.origin()));
         }
-        Ok(ServerAccess { token, authorities: self.ca.clone(), proxies: proxies_to(&url)?, url })
+        Ok(ServerAccess { token, server: Server { authorities: self.ca.clone(), proxies: proxies_to(&url)?, url } })
     }
 
     fn token(&self) -> anyhow::Result<String> {
@@ -123,7 +118,6 @@ pub(super) fn parse_server_url(text: &str) -> Result<HttpUrl, UsageError> {
     })
 }
 
-/// Returns the proxies for requests to a server.
 pub(super) fn proxies_to(url: &HttpUrl) -> Result<Proxies, UsageError> {
     if url.is_loopback() { Ok(Proxies::default()) } else { proxies() }
 }

@@ -13,7 +13,6 @@ use super::table::{self, Column};
 use super::terminal::{is_dash, print_json};
 use plantstore_store::{OpenOptions, Opened, PostgresUrl, SchemaChange, Store, StoreUrl};
 
-/// Time limit of a command for a busy store.
 pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Args, Clone, Debug)]
@@ -38,7 +37,6 @@ pub(super) struct CreateOption {
     create: bool,
 }
 
-/// Options of commands that list the contents of a store.
 #[derive(Args)]
 pub(super) struct ListCommandOptions {
     /// Print JSON instead of a table
@@ -97,15 +95,7 @@ impl StoreOption {
         let url = self.url()?;
         self.warn_of_exposure();
         block_on(async {
-            let options = OpenOptions {
-                schema_change,
-                write_queue: 1,
-                readers: 1,
-                admin_timeout: STORE_TIMEOUT,
-                timeout: STORE_TIMEOUT,
-                await_server: false,
-                worker_addresses: None,
-            };
+            let options = OpenOptions::of_command(schema_change, STORE_TIMEOUT);
             let Opened { store, is_new } = Store::open(&url, options).await?;
             if is_new {
                 writeln!(io::stderr(), "created a new store: {url}")?;
@@ -126,7 +116,6 @@ pub(super) fn parse_store_url(option: &str, text: &str) -> anyhow::Result<StoreU
     Ok(url)
 }
 
-/// Returns the URL of the store in this file.
 pub(super) fn store_file(path: PathBuf) -> Result<StoreUrl, UsageError> {
     if is_dash(&path) {
         return Err(UsageError("a store cannot be read or written through a pipe: name a file".to_owned()));

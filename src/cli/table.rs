@@ -9,7 +9,6 @@ use plantstore_model::text::Escaped;
 const LINE_MAX: usize = 80;
 const GAP: &str = "  ";
 
-/// A column, with its heading.
 #[derive(Clone, Copy)]
 pub(super) enum Column {
     Text(&'static str),
@@ -27,7 +26,6 @@ impl Column {
     }
 }
 
-/// Prints rows under their headings.
 pub(super) fn print<const N: usize>(columns: [Column; N], rows: &[[String; N]]) -> anyhow::Result<()> {
     let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| Escaped(cell).to_string())).collect();
     let widths = widths(&columns, &rows);

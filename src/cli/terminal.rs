@@ -14,9 +14,7 @@ use plantstore_model::text::Escaped;
 use plantstore_server::value_parser::group_digits;
 use plantstore_store::transfer::TransferProgress;
 
-/// Shortest time between two updates of a progress bar.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
-/// Width of a progress bar in characters.
 const BAR_WIDTH: u64 = 20;
 
 /// Writes a command's results to standard output. A reader that closes the pipe early is not an error.
@@ -67,7 +65,7 @@ impl Style {
 /// Applies styles to text for one output stream.
 #[derive(Clone, Copy)]
 pub(super) struct Styler {
-    enabled: bool,
+    pub(super) enabled: bool,
 }
 
 impl Styler {
@@ -76,10 +74,6 @@ impl Styler {
             && variable("NO_COLOR").is_none()
             && variable("TERM").is_none_or(|term| term != "dumb");
         Self { enabled }
-    }
-
-    pub(super) fn is_enabled(self) -> bool {
-        self.enabled
     }
 
     pub(super) fn apply(self, style: Style, text: &str) -> String {
@@ -135,7 +129,6 @@ impl ProgressBar {
         let _ = write!(io::stderr(), "\r\x1b[K{}", progress_line(progress, self.start.elapsed()));
     }
 
-    /// Clears the line for other output.
     pub(super) fn clear(&mut self) {
         if self.drawn.take().is_some() {
             clear_line();

@@ -1,13 +1,12 @@
 //! `plantstore token`: issues, lists and revokes access tokens.
 
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::store_options::{CreateOption, ListCommandOptions, StoreOption};
 use super::table::Column::{Number, Text, Wrapped};
@@ -17,9 +16,8 @@ use plantstore_model::token::{
 };
 use plantstore_model::user::UserName;
 use plantstore_server::value_parser::duration;
-use plantstore_store::{SchemaChange, StoredName, StoredToken};
+use plantstore_store::{SchemaChange, StoredToken};
 
-/// Lifetime of a token that is issued without `--expires`.
 const DEFAULT_EXPIRY: &str = "90d";
 
 #[derive(Subcommand)]
@@ -114,7 +112,6 @@ impl TokenCommand {
     }
 }
 
-/// Returns the attributes of a token with the default scopes and lifetime.
 pub(super) fn default_attributes(label: TokenLabel) -> TokenAttributes {
     let created = Timestamp::now();
     TokenAttributes {
@@ -166,19 +163,9 @@ impl ListTokens {
         let tokens =
             self.list.store.with(SchemaChange::None, async |store| Ok(store.tokens(self.user.as_ref()).await?))?;
         let now = Timestamp::now();
-        let listed = |token: &StoredToken| ListedToken {
-            id: token.id,
-            user: token.user.clone(),
-            label: token.attributes.label.clone(),
-            scopes: token.attributes.scopes,
-            created: token.attributes.created,
-            expires: token.attributes.expires,
-            revoked: token.revoked,
-            last_used: token.last_used.map(format_date),
-            state: token.state(now),
-            created_by: token.attributes.creator,
-        };
-        let tokens: Vec<_> = tokens.iter().map(listed).collect();
+        let listed =
+            |token: StoredToken| ListedToken { state: token.state(now), created_by: token.attributes.creator, token };
+        let tokens: Vec<_> = tokens.into_iter().map(listed).collect();
         let columns = [
             Number("ID"),
             Wrapped("USER"),
@@ -189,25 +176,26 @@ impl ListTokens {
             Text("LAST USED"),
             Text("STATE"),
         ];
-        self.list.print(&tokens, columns, |token| {
+        let date = |time: Option<Timestamp>| time.map_or_else(|| "never".to_owned(), format_date);
+        self.list.print(&tokens, columns, |ListedToken { token, state, created_by }| {
+            let attributes = &token.attributes;
             [
                 token.id.to_string(),
                 token.user.to_string(),
-                token.label.as_str().to_owned(),
-                abbreviate(token.scopes),
-                match token.created_by {
-                    TokenCreator::Operator => format_date(token.created),
-                    creator => format!("{} by {creator}", format_date(token.created)),
+                attributes.label.as_str().to_owned(),
+                abbreviate(attributes.scopes),
+                match created_by {
+                    TokenCreator::Operator => format_date(attributes.created),
+                    creator => format!("{} by {creator}", format_date(attributes.created)),
                 },
-                token.expires.map_or_else(|| "never".to_owned(), format_date),
-                token.last_used.clone().unwrap_or_else(|| "never".to_owned()),
-                token.state.name().to_owned(),
+                date(attributes.expires),
+                date(token.last_used),
+                state.name().to_owned(),
             ]
         })
     }
 }
 
-/// Returns the scopes of a token in short.
 fn abbreviate(scopes: Scopes) -> String {
     if scopes == Scopes::ALL {
         return "all".to_owned();
@@ -235,20 +223,8 @@ impl RevokeToken {
 /// A token as `--json` prints it.
 #[derive(Serialize)]
 struct ListedToken {
-    id: TokenId,
-    user: StoredName,
-    label: TokenLabel,
-    scopes: Scopes,
-    created: Timestamp,
-    expires: Option<Timestamp>,
-    revoked: Option<Timestamp>,
-    /// The day.
-    last_used: Option<String>,
+    #[serde(flatten)]
+    token: StoredToken,
     state: TokenState,
-    #[serde(serialize_with = "as_text")]
     created_by: TokenCreator,
-}
-
-fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(value)
 }

@@ -89,7 +89,6 @@ impl DeleteUser {
     }
 }
 
-/// Returns the message about a user that does not exist.
 pub(super) fn unknown_user(name: &UserName) -> String {
     format!("there is no user {name}: `plantstore user list` shows those there are")
 }

@@ -21,7 +21,7 @@ impl Options {
         first: Option<&FirstToken>,
         metrics: Option<&MetricsListener>,
     ) -> anyhow::Result<()> {
-        let address = format!("{}://{socket}", self.tls.scheme());
+        let address = format!("{}://{socket}", if self.tls.is_enabled() { "https" } else { "http" });
         let terminal = io::stderr().is_terminal();
         if terminal {
             let styler = Styler::new(&io::stderr());
@@ -49,7 +49,8 @@ impl Options {
         // this line may use all of the above. A closed standard output is not an error.
         if io::stdout().is_terminal() || is_free_port(&self.listen) || metrics.is_some_and(|metrics| metrics.free_port)
         {
-            let metrics_note = metrics.map(MetricsListener::announcement).unwrap_or_default();
+            let metrics_note = metrics.map(|metrics| format!("\nMetrics on http://{}/metrics", metrics.address));
+            let metrics_note = metrics_note.unwrap_or_default();
             let _ = writeln!(io::stdout(), "Listening on {address}{metrics_note}{file_note}");
         }
         tracing::info!(address, store = %url, "listening");
@@ -60,7 +61,12 @@ impl Options {
             );
         }
         if let Some(metrics) = metrics {
-            metrics.log();
+            tracing::info!(address = %format_args!("http://{}/metrics", metrics.address), "serving metrics");
+            if !metrics.address.ip().is_loopback() {
+                tracing::warn!(
+                    "metrics are served on a non-loopback address: any client that can connect to it can read them"
+                );
+            }
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::cli::environment::UsageError;
 use crate::cli::token::default_attributes;
 use plantstore_model::token::{PlainToken, Scopes, TokenAttributes, TokenId, TokenLabel};
 use plantstore_model::user::UserName;
-use plantstore_store::new_file::{NewFile, NewFileError, beside};
+use plantstore_store::new_file::{Existing, NewFile, NewFileError, beside};
 use plantstore_store::{Store, StoreUrl};
 
 const FIRST_USER: &str = "gardener";
@@ -58,8 +58,7 @@ pub(super) async fn issue(store: &Store, url: &StoreUrl) -> anyhow::Result<Optio
     Ok(Some(FirstToken { id, token, user, validity, file }))
 }
 
-/// Writes the token to its file, which has nothing else in it so that a shell can read it with `cat`, and a note about the token
-/// beside it.
+/// Writes the token to its file, alone so that a shell can read it with `cat`, and a note about it beside it.
 fn write(path: &Path, token: &PlainToken, user: &UserName, validity: &str) -> Result<(), NewFileError> {
     let note = format!(
         "The first token of this store, for the user {user}, is {validity}.\nThe web console renews it from 14 days before its \
@@ -71,7 +70,7 @@ fn write(path: &Path, token: &PlainToken, user: &UserName, validity: &str) -> Re
 
 fn write_file(path: &Path, text: &str) -> Result<(), NewFileError> {
     // Replaces the file of a deleted store or of an interrupted start, whose token is not valid.
-    let mut file = NewFile::replace(path)?;
+    let mut file = NewFile::begin(path, Existing::Replace)?;
     let written = file.file().write_all(text.as_bytes());
     written.map_err(|error| NewFileError::Failed(path.to_owned(), error))?;
     file.finish()

@@ -14,7 +14,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::environment::variable;
 use crate::cli::process::is_ignored;
 
-/// The variable that names the socket of the service manager.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// Resolves at the first signal to stop, or when the terminal that the service was started on is closed; another signal ends the
@@ -52,7 +51,6 @@ pub(super) fn shutdown_signal() -> anyhow::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Checks that the process has a controlling terminal.
 fn has_terminal() -> bool {
     fs::File::open("/dev/tty").is_ok()
 }
@@ -67,8 +65,7 @@ pub(super) fn notify_until(stop: impl Future<Output = ()>) -> impl Future<Output
     }
 }
 
-/// Sends keep-alive notifications, if the service manager expects them. They come from a task, so that they stop if the runtime
-/// hangs.
+/// Sends keep-alive notifications, if they are expected. They come from a task, so that they stop if the runtime hangs.
 fn start_watchdog() {
     let expected = variable("WATCHDOG_USEC").and_then(|text| text.to_str()?.parse().ok());
     let pause = Duration::from_micros(expected.unwrap_or(0) / 2);
@@ -83,7 +80,6 @@ fn start_watchdog() {
     });
 }
 
-/// Notifies the service manager, if there is one.
 fn notify(state: &str) {
     if let Some(socket) = variable(NOTIFY_SOCKET)
         && let Err(error) = send(&socket, state)

@@ -69,14 +69,13 @@ impl MonitoringOptions {
         };
         let settings = CollectorSettings {
             endpoint,
-            authorities: authorities.as_deref(),
             gzip: otel::gzip()?,
             timeout: otel::timeout()?,
             service_name: otel::service_name()?,
             sample_ratio: self.otlp_sample,
-            proxies: proxies()?,
         };
-        Collector::new(settings).map_err(|fault| UsageError(format!("{named_by}: {fault}")))
+        let collector = Collector::new(settings, authorities.as_deref(), proxies()?);
+        collector.map_err(|fault| UsageError(format!("{named_by}: {fault}")))
     }
 
     fn reject_options_without_endpoint(&self) -> Result<(), UsageError> {
@@ -90,7 +89,6 @@ impl MonitoringOptions {
         }
     }
 
-    /// Binds the address for metrics, if one is configured.
     pub(super) async fn listen(&self) -> anyhow::Result<Option<MetricsListener>> {
         let Some(listen) = &self.metrics_listen else {
             return Ok(None);
@@ -104,25 +102,11 @@ impl MonitoringOptions {
 /// Bound address for metrics that is not yet served.
 pub(super) struct MetricsListener {
     listener: TcpListener,
-    address: SocketAddr,
-    /// The system has chosen the port.
+    pub(super) address: SocketAddr,
     pub(super) free_port: bool,
 }
 
 impl MetricsListener {
-    pub(super) fn announcement(&self) -> String {
-        format!("\nMetrics on http://{}/metrics", self.address)
-    }
-
-    pub(super) fn log(&self) {
-        tracing::info!(address = %format_args!("http://{}/metrics", self.address), "serving metrics");
-        if !self.address.ip().is_loopback() {
-            tracing::warn!(
-                "metrics are served on a non-loopback address: any client that can connect to it can read them"
-            );
-        }
-    }
-
     /// Serves metrics until the returned task is aborted.
     pub(super) fn serve(
         self,

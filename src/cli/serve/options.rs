@@ -39,17 +39,14 @@ enum LogFormat {
 
 impl LogOptions {
     pub(super) fn start_log(self) -> logging::Guard {
-        logging::start(self.format(), self.log_level)
-    }
-
-    fn format(self) -> logging::Format {
-        match self.log_format {
+        let format = match self.log_format {
             LogFormat::Auto | LogFormat::Human if io::stderr().is_terminal() => {
-                logging::Format::Terminal { colours: Styler::new(&io::stderr()).is_enabled() }
+                logging::Format::Terminal { colours: Styler::new(&io::stderr()).enabled }
             }
             LogFormat::Human => logging::Format::Human,
             LogFormat::Auto | LogFormat::Json => logging::Format::Json,
-        }
+        };
+        logging::start(format, self.log_level)
     }
 }
 
@@ -114,7 +111,6 @@ impl OidcOptions {
         Ok(Some(issuer.map_err(|error| UsageError(format!("{}: {error}", origin("--oidc-ca"))))?))
     }
 
-    /// Returns the settings of the console's sign-in, if it is configured.
     pub(super) fn sign_in(&self) -> Option<SignIn> {
         Some(SignIn::new(self.issuer.clone()?, self.client_id.clone()?, self.audience.as_ref()?, self.name.clone()))
     }

@@ -28,12 +28,10 @@ const LIST_ADVICE: &str = "write NAME=VALUE,NAME=VALUE, with special characters 
 
 const SHARE_ADVICE: &str = "write a share from 0 (none) to 1 (all), for example 0.05 for one in twenty";
 
-/// Parses a share from 0 to 1.
 pub(super) fn share(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or(SHARE_ADVICE)
 }
 
-/// Checks the value of a variable.
 type Check = fn(&str) -> bool;
 
 /// Variables that the SDK reads, with a check of their values and the advice for an invalid one.
@@ -54,13 +52,11 @@ const CHECKED: [(&str, Check, &str); 5] = [
     ("OTEL_TRACES_SAMPLER_ARG", |value| share(value).is_ok(), SHARE_ADVICE),
 ];
 
-/// Checks the form of a list of names and values.
 fn is_list(text: &str) -> bool {
     let mut entries = text.split(',').filter(|entry| !entry.trim().is_empty());
     entries.all(|entry| entry.split_once('=').is_some_and(|(name, _)| !name.trim().is_empty()))
 }
 
-/// A variable that is set, and its value.
 pub(super) struct Variable {
     pub(super) name: String,
     pub(super) value: String,
@@ -96,7 +92,6 @@ fn for_traces(name: &str) -> String {
     name.replace(EXPORTER_PREFIX, "OTEL_EXPORTER_OTLP_TRACES_")
 }
 
-/// Returns true if the variables turn the export off.
 pub(super) fn is_disabled() -> Result<bool, UsageError> {
     let disabled = Variable::read("OTEL_SDK_DISABLED")?;
     if disabled.is_some_and(|disabled| disabled.value.eq_ignore_ascii_case("true")) {
@@ -105,7 +100,6 @@ pub(super) fn is_disabled() -> Result<bool, UsageError> {
     Ok(Variable::read("OTEL_TRACES_EXPORTER")?.is_some_and(|exporter| exporter.value == "none"))
 }
 
-/// Returns the endpoint that the variables name.
 pub(super) fn endpoint() -> Result<Option<Endpoint>, UsageError> {
     let exporter = Variable::read("OTEL_TRACES_EXPORTER")?;
     if let Some(exporter) = exporter.as_ref().filter(|exporter| exporter.value != "otlp") {
@@ -121,7 +115,6 @@ pub(super) fn endpoint() -> Result<Option<Endpoint>, UsageError> {
     }
 }
 
-/// Checks the variables that the SDK reads.
 pub(super) fn check() -> Result<(), UsageError> {
     for (name, is_valid, advice) in CHECKED {
         match Variable::of_exporter(name)? {
@@ -132,7 +125,6 @@ pub(super) fn check() -> Result<(), UsageError> {
     Ok(())
 }
 
-/// Returns true if spans are to be compressed with gzip.
 pub(super) fn gzip() -> Result<bool, UsageError> {
     let compression = Variable::of_exporter(COMPRESSION)?;
     match compression.as_ref().map(|variable| (variable, variable.value.as_str())) {
@@ -156,7 +148,6 @@ pub(super) fn timeout() -> Result<Duration, UsageError> {
         .ok_or_else(|| variable.wrong("write a number of milliseconds from 1 on, for example 10000"))
 }
 
-/// Returns the variable that names a file of certificates.
 pub(super) fn certificate() -> Result<Option<Variable>, UsageError> {
     Variable::of_exporter(CERTIFICATE)
 }

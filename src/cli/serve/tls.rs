@@ -10,9 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::cli::environment::{UsageError, origin, switch};
-use plantstore_server::{CertificateReload, Tls};
+use plantstore_server::Tls;
 
-/// Time between two checks of the files for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
@@ -26,7 +25,7 @@ pub(super) struct TlsOptions {
     tls_key: Option<PathBuf>,
     /// Do not tell browsers to use TLS only (`Strict-Transport-Security`), which they remember for a year
     #[arg(long, env = "PLANTSTORE_NO_HSTS", value_parser = switch)]
-    no_hsts: bool,
+    pub(super) no_hsts: bool,
 }
 
 impl TlsOptions {
@@ -42,14 +41,6 @@ impl TlsOptions {
 
     pub(super) fn is_enabled(&self) -> bool {
         self.tls_cert.is_some()
-    }
-
-    pub(super) fn sends_hsts(&self) -> bool {
-        self.is_enabled() && !self.no_hsts
-    }
-
-    pub(super) fn scheme(&self) -> &'static str {
-        if self.is_enabled() { "https" } else { "http" }
     }
 
     /// Returns a hint for clients about a certificate that no authority has signed.
@@ -86,16 +77,14 @@ pub(super) fn start_reloading(tls: Option<Arc<Tls>>) -> anyhow::Result<()> {
             };
             let reloaded = tls.reload();
             match &reloaded {
-                Ok(CertificateReload::Reloaded) => {
-                    tracing::info!(sha256 = tls.fingerprint(), "new certificate loaded");
-                }
-                Ok(CertificateReload::Unchanged) if is_requested || logged_error.is_some() => {
+                Ok(true) => tracing::info!(sha256 = tls.fingerprint(), "new certificate loaded"),
+                Ok(false) if is_requested || logged_error.is_some() => {
                     tracing::info!(sha256 = tls.fingerprint(), "certificate unchanged");
                 }
                 Err(error) if is_requested || logged_error.as_ref() != Some(error) => {
                     tracing::warn!(%error, "certificate not reloaded: the previous one stays in use");
                 }
-                Ok(CertificateReload::Unchanged) | Err(_) => {}
+                Ok(false) | Err(_) => {}
             }
             logged_error = reloaded.err();
         }
