@@ -1,8 +1,9 @@
-//! URLs of issuers, collectors and servers, and those of forward proxies.
+//! URLs of issuers, collectors, servers and stores, and those of forward proxies.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use plantstore_client::{Cleartext, HttpUrl, Proxies, UrlTarget};
+use plantstore_store::StoreUrl;
 
 fuzz_target!(|text: &str| {
     for target in [UrlTarget::None, UrlTarget::Path, UrlTarget::PathAndQuery] {
@@ -11,4 +12,7 @@ fuzz_target!(|text: &str| {
         }
     }
     let _ = Proxies::new(text, text, text);
+    if let Ok(url) = text.parse::<StoreUrl>() {
+        assert!(!url.to_string().is_empty());
+    }
 });
