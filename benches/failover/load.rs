@@ -16,6 +16,7 @@ use crate::support::{History, Report, StopOnDrop, Summary, Workload};
 
 const WRITERS: usize = 8;
 const LISTERS: usize = 2;
+const WATCHERS: usize = 2;
 const USERS: usize = 4;
 /// Index of the user who owns the journal.
 const JOURNAL_USER: usize = USERS;
@@ -46,8 +47,10 @@ impl Load {
             tokens: service.tokens[..USERS].to_vec(),
             writers: WRITERS,
             listers: LISTERS,
+            watchers: WATCHERS,
             ids: IDS,
             pause: PAUSE,
+            replaces: true,
         };
         let (history, journal) = (History::new(), Mutex::default());
         Ok(Self { service, workload, history, journal, before: Summary::default(), lost: BTreeSet::new() })

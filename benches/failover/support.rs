@@ -13,6 +13,8 @@ mod response;
 mod stop;
 #[path = "../../tests/it/support/wait.rs"]
 mod wait;
+#[path = "../../tests/it/support/watcher.rs"]
+mod watcher;
 #[path = "../../tests/it/support/workload.rs"]
 mod workload;
 

@@ -163,7 +163,21 @@ def citus_section(result):
                 ratio = "" if measured == plain else figure_text(result.ratio(measured, plain, "database_us"))
                 rows.append((title, database, with_spread(result.figure(measured)), with_spread(result.figure(measured, "database_us")), figure_text(result.figure(measured, "coordinator_us")), ratio))
     header = ("", "database", "per second", "CPU of all database servers per operation, µs", "of it the coordinator", "÷ plain PostgreSQL")
-    return ["## Citus", "", f"Citus {result.facts['citus']}, all servers on one machine, one node, {citus.USERS} users; run on {result.facts['citus_date']}.", "", *table(header, rows), ""]
+    about = f"Citus {result.facts['citus']}, all servers on one machine, one node, {citus.USERS} users; run on {result.facts['citus_date']}."
+    return ["## Citus", "", about, "", *table(header, rows), "", *commit_costs(result)]
+
+
+def commit_costs(result):
+    """Returns the table of the CPU time of a commit and of the number of creates that share it."""
+    rows = []
+    for title, name in citus.CASES:
+        for database in result.facts["citus_databases"]:
+            measured = f"citus, {database}/{name}"
+            if result.has(measured, "batch"):
+                batch, create = (result.figure(measured, field).median for field in ("batch", "database_us"))
+                rows.append((title, database, *map(number, (batch, create, batch * create))))
+    header = ("", "database", "creates in a commit", "CPU of all database servers per create, µs", "per commit, µs")
+    return [*table(header, rows), ""] if rows else []
 
 
 def transfer_section(result):

@@ -55,7 +55,7 @@ class Servers:
         authorizations = plantstore.write_authorizations(context.directory / f"{name}.tokens", tokens)
         plantstore.import_plants(context, url, collection)
         self.nodes = {
-            options: context.enter(plantstore.Node(context, url, *options, name=f"{name} {len(options)}"))
+            options: context.enter(plantstore.Node(context, url, "--metrics-listen", "127.0.0.1:0", *options, name=f"{name} {len(options)}"))
             for options in ((), ("--list-cache-bytes", "0"))
         }
         self.targets = {options: node.target(authorizations) for options, node in self.nodes.items()}
@@ -63,17 +63,18 @@ class Servers:
     def cases(self):
         cached, uncached = self.targets.values()
         workers = len(self.servers) - 1
+        creates = lambda seconds, connections=load.CONNECTIONS: self.nodes[()].with_batch(lambda: load.creates(cached, seconds, connections))
         loads = {
-            "create": lambda seconds: load.creates(cached, seconds),
-            "create, many": lambda seconds: load.creates(cached, seconds, MANY_CONNECTIONS),
+            "create": creates,
+            "create, many": lambda seconds: creates(seconds, MANY_CONNECTIONS),
             "list": lambda seconds: load.lists(cached, seconds),
             "list, no cache": lambda seconds: load.lists(uncached, seconds),
         }
-        if workers == 0:
-            loads["create, few"] = lambda seconds: load.creates(cached, seconds, FEW_CONNECTIONS)
+        if workers <= 1:
+            loads["create, few"] = lambda seconds: creates(seconds, FEW_CONNECTIONS)
             loads["list, few"] = lambda seconds: load.lists(cached, seconds, FEW_CONNECTIONS)
         if workers > 1:
-            loads["create, per server"] = lambda seconds: load.creates(cached, seconds, load.CONNECTIONS * workers)
+            loads["create, per server"] = lambda seconds: creates(seconds, load.CONNECTIONS * workers)
             loads["list, per server"] = lambda seconds: load.lists(cached, seconds, load.CONNECTIONS * workers)
         return [(f"citus, {self.name}/{case}", lambda seconds, case=case: self.measured(lambda: loads[case](seconds))) for case in loads]
 
