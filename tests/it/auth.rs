@@ -278,3 +278,11 @@ engine_test!(only_a_hash_of_the_token_is_stored, |Service { store, server }: &Se
     let hexadecimal: Vec<String> = token.bytes().skip(4).take(32).map(|byte| format!("{byte:02x}")).collect();
     assert!(!holds(hexadecimal.concat().as_bytes()));
 });
+
+engine_test!(session_of_a_token_is_cached, &["--metrics-listen", "0"], |Garden { server, ada, .. }: &Garden| {
+    let metrics = server.metrics();
+    wait_until("a request without a look-up of its token", || {
+        assert_eq!(ada.get("/me").status, 200);
+        metrics.value("plantstore_token_cache_lookups_total", &[("result", "hit")]) > 0
+    });
+});

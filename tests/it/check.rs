@@ -293,7 +293,7 @@ fn interrupted_check_deletes_its_plants() {
             if request.method == "HEAD" { Reply::Silence } else { Reply::Response(server.send(request)) }
         };
         let proxy = RewritingProxy::start(server.address(), held);
-        let mut child = command(token(&ada), &proxy.url(), &["--json"]);
+        let mut child = command(token(&ada), &proxy.url(), &["--json", "--timeout", "60s"]);
         let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // The fixture plants exist, and the checks of lists have begun.
         server.wait_for_log("\"status\":304");

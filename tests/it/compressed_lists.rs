@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::net::TcpStream;
 use std::process::Command;
+use std::time::Instant;
 
 use flate2::read::GzDecoder;
 use rstest::rstest;
@@ -121,15 +122,21 @@ engine_test!(a_slow_reader_holds_no_compressor, |store: &Store| {
     let server = store.serve(&["--metrics-listen", "0", "--write-timeout", "10m"]);
     let metrics = server.metrics();
     let ada = server.client(&token);
-    assert_eq!(ada.call("GET", "/plants", &[GZIP], None).status, 200);
-    let before = server.resident();
-    let _unread: Vec<TcpStream> = (0..READERS).map(|_| ada.unread_list(&[GZIP])).collect();
-    metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(READERS).unwrap());
-    // A list that is still being compressed has a compressor, until the buffers of its connection are full.
-    wait_until("each reader to hold at most 128 KiB", || {
-        let each = server.resident().saturating_sub(before) / READERS as u64;
-        each <= 128
+    // The first readers may also make the server start threads, each with one compressor, and memory that these have released
+    // stays with the process. Of the later readers, each would need a compressor of its own.
+    let mut unread: Vec<TcpStream> = Vec::new();
+    let is_small = (0..8).any(|_| {
+        let before = server.resident();
+        unread.extend((0..READERS).map(|_| ada.unread_list(&[GZIP])));
+        metrics.wait_for("plantstore_lists_streaming", &[], i64::try_from(unread.len()).unwrap());
+        let opened = Instant::now();
+        // A list that is still being compressed needs more memory, until the buffers of its connection are full.
+        wait_for("the memory of the readers", || {
+            let each = server.resident().saturating_sub(before) / READERS as u64;
+            (each <= 128 || opened.elapsed().as_secs() > 10).then_some(each <= 128)
+        })
     });
+    assert!(is_small, "a reader holds more than 128 KiB");
 });
 
 engine_test!(a_compressed_list_that_fails_midway_is_cut, |store: &Store| {

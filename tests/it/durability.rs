@@ -97,7 +97,7 @@ engine_test!(acknowledged_writes_survive_sigkill, |store: &Store| {
     let token = store.token("ada", &[]);
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
-    let fault = Fault::on(store.engine, "kill of the service", 30);
+    let fault = Fault::on(store.engine, "kill of the service", 20);
     for _ in 0..fault.rounds {
         let mut random = fault.begin_round();
         let server = store.serve(QUIET);
@@ -208,9 +208,9 @@ fn the_wal_stays_bounded_under_load() {
             let (ada, stop, written) = (server.client(&token), &stop, &written);
             scope.spawn(move || fill(&ada, worker, stop, written));
         }
-        // Every plant changes at least one page, so the writes are several times as large as the limit. Each wait has a
-        // timeout of its own, because a slow machine may need long for all writes.
-        for part in 1..=16 {
+        // Every plant changes at least one page, so the writes are larger than the limit. Each wait has a timeout of its own,
+        // because a slow machine may need long for all writes.
+        for part in 1..=9 {
             wait_until("more writes", || {
                 largest = largest.max(length());
                 written.load(Ordering::Relaxed) * 4_096 > part * (8 << 20)

@@ -158,7 +158,16 @@ engine_test!(cached_lists_are_never_stale, |store: &Store| {
     let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
     let servers = [store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"])];
     let nodes = servers.iter().map(crate::support::Server::address).collect();
-    let workload = Workload { nodes, tokens, writers: 2, listers: 6, ids: 4, pause: Duration::from_millis(1) };
+    let workload = Workload {
+        nodes,
+        tokens,
+        writers: 2,
+        listers: 6,
+        watchers: 0,
+        ids: 4,
+        pause: Duration::from_millis(1),
+        replaces: true,
+    };
     let history = History::new();
     workload.run(&history, || wait_until("writes", || history.acknowledged() >= 400));
     workload.record_final_lists(&history);

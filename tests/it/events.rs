@@ -139,9 +139,10 @@ engine_test!(stream_ends_with_its_token, |Service { store, server }: &Service| {
     let bob = server.client(&store.token("bob", &[]));
     let [mut of_operator, mut of_ada, mut of_bob] =
         [&revoked_by_operator, &ada, &bob].map(|client| Events::of(client).0);
-    // Long enough to open the stream on a busy machine.
-    let expiring = server.client(&store.token("ada", &["--expires", "10s"]));
-    let mut of_expiring = Events::of(&expiring).0;
+    let (expiring, mut of_expiring) = wait_for("a stream that is opened before its token expires", || {
+        let expiring = server.client(&store.token("ada", &["--expires", "6s"]));
+        Events::try_of(&expiring).map(|events| (expiring, events))
+    });
     let end = |events: &mut Events, what: &str| {
         let since = Stopwatch::start();
         // Other changes of the user may be reported before.
@@ -282,8 +283,16 @@ engine_test!(list_that_an_event_reports_includes_every_change_before_it, |store:
     let (mut events, mut last) = Events::of(&ada);
     let history = History::new();
     let nodes = vec![one.address(), other.address()];
-    let workload =
-        Workload { nodes, tokens: vec![token], writers: 2, listers: 0, ids: 4, pause: Duration::from_millis(50) };
+    let workload = Workload {
+        nodes,
+        tokens: vec![token],
+        writers: 2,
+        listers: 0,
+        watchers: 0,
+        ids: 4,
+        pause: Duration::from_millis(50),
+        replaces: true,
+    };
     let mut conditional = 0;
     let conditional_list = |condition: &[(&str, &str)]| {
         let called = history.now();

@@ -6,7 +6,9 @@ use std::thread;
 use rstest::rstest;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::support::{Client, Connection, Engine, JSON, Response, Store, engine_test, postgres_test, wait_until};
+use crate::support::{
+    Client, Connection, Engine, Fault, JSON, Response, Store, engine_test, postgres_test, wait_until,
+};
 use crate::tokens::{create, created, hold_tokens, manager, revoke};
 
 /// Connections of the user who causes the load.
@@ -17,7 +19,7 @@ const POLITE: usize = 8;
 const ONE_THREAD: [&str; 4] = ["sh", "-c", "export TOKIO_WORKER_THREADS=1; exec \"$@\"", "sh"];
 
 /// Allows this process to open the connections of a flood.
-fn raise_file_limit() {
+pub(crate) fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("more open files");
 }
@@ -67,7 +69,9 @@ fn polite_user_is_served_by_a_saturated_server(
             client.bytes(method, "/plants", &[], None)
         }
     };
-    wait_until("a rejected request of the greedy user", || {
+    let fault = Fault::on(engine, &format!("flood of {method} requests by one user"), 1);
+    let mut rejected_in = 0;
+    wait_until("a rejected request of the greedy user in every round", || {
         assert_eq!([greedy.get("/me").status, polite.get("/me").status], [200; 2]);
         server.signal("STOP");
         for (part, call) in flood.chunks_mut(FLOOD / POLITE).zip(&mut calls) {
@@ -84,7 +88,11 @@ fn polite_user_is_served_by_a_saturated_server(
         let sent = FLOOD / POLITE * POLITE;
         let statuses: Vec<_> = flood[..sent].iter_mut().map(|flood| flood.read_response(false).status).collect();
         assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
-        statuses.contains(&503)
+        fault.begin_round();
+        let writes = statuses.iter().filter(|status| method == "POST" && **status == 200).count();
+        fault.count(sent + POLITE, writes + if method == "POST" { POLITE } else { 0 });
+        rejected_in += usize::from(statuses.contains(&503));
+        rejected_in == fault.rounds
     });
 }
 

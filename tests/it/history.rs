@@ -477,7 +477,8 @@ sqlite_test!(service_is_linearizable_under_load, |store: &Store| {
     let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
     let (one, other) = (store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"]));
     let nodes = vec![one.address(), other.address()];
-    let workload = Workload { nodes, tokens, writers: 6, listers: 2, ids: 4, pause: Duration::ZERO };
+    let workload =
+        Workload { nodes, tokens, writers: 6, listers: 2, watchers: 0, ids: 4, pause: Duration::ZERO, replaces: true };
     let history = History::new();
     let some = |least: usize| wait_until("some writes", || history.acknowledged() >= least);
     let ((), report) = workload.run(&history, || {

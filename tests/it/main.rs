@@ -29,6 +29,7 @@ mod first_token;
 mod flow_control;
 mod framing;
 mod history;
+mod hostile;
 mod http2;
 mod idempotency;
 mod import;

@@ -441,8 +441,7 @@ postgres_test!(lists_without_a_slot_are_rejected_and_counted_as_shed, |store: &S
     metrics.wait_for("plantstore_reads_in_flight", &[], 0);
 });
 
-/// The first two statements may have one request each. The others wait for a statement, and share the next. Not on Citus, where a
-/// shared statement would fail for all if one worker is lost.
+/// The first two statements may have one request each. The others wait for a statement, and share the next.
 #[rstest]
 #[case::requires_postgres()]
 fn concurrent_requests_for_an_unchanged_list_share_queries() {
@@ -455,7 +454,7 @@ fn concurrent_requests_for_an_unchanged_list_share_queries() {
     assert_eq!(ada.get("/plants").status, 200);
     let queries = || metrics.value("plantstore_database_query_duration_seconds_count", &[]);
     let before = queries();
-    let held = store.hold("BEGIN; LOCK TABLE plantstore.collections IN ACCESS EXCLUSIVE MODE");
+    let held = store.hold_versions("ACCESS EXCLUSIVE MODE");
     // The token is looked up now, so that the lists do not wait for it.
     assert_eq!(ada.get("/me").status, 200);
     thread::scope(|scope| {

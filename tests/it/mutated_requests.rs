@@ -46,6 +46,25 @@ const WORDS: [&str; 24] = [
     "\r\nAuthorization: Bearer x",
 ];
 
+/// Parameters of the query, and header fields.
+const PARAMETERS: [&str; 6] = ["limit", "after", "owner", "tag", "include", "%6cimit"];
+const FIELDS: [&str; 14] = [
+    "Accept",
+    "Accept-Encoding",
+    "Authorization",
+    "Content-Encoding",
+    "Content-Length",
+    "Content-Type",
+    "Expect",
+    "Forwarded",
+    "Host",
+    "Idempotency-Key",
+    "If-None-Match",
+    "Origin",
+    "Transfer-Encoding",
+    "X-Request-Id",
+];
+
 fn corpus() -> Vec<Vec<u8>> {
     let mut files: Vec<_> =
         std::fs::read_dir(in_tests("corpus/requests")).unwrap().map(|file| file.unwrap().path()).collect();
@@ -53,23 +72,36 @@ fn corpus() -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read_to_string(file).unwrap().replace('\n', "\r\n").into_bytes()).collect()
 }
 
-/// Changes bytes, repeats or removes a part, inserts a word, or appends the end of another request.
+/// Changes bytes, repeats or removes a part, inserts a word, a parameter or a header field, or appends the end of another request.
 fn mutate(bytes: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
     let at = random.below(bytes.len().max(1));
     let end = (at + 1 + random.below(12)).min(bytes.len());
-    match random.below(6) {
+    let word = WORDS[random.below(WORDS.len())];
+    match random.below(8) {
         0 => bytes[at] ^= 1 << random.below(8),
         1 => drop(bytes.drain(at..end)),
         2 => {
             let part = bytes[at..end].to_vec();
             bytes.splice(at..at, part.repeat(1 + random.below(40)));
         }
-        3 | 4 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].bytes())),
+        3 | 4 => drop(bytes.splice(at..at, word.bytes())),
+        5 => {
+            let sign = if bytes.contains(&b'?') { '&' } else { '?' };
+            insert_before(bytes, " HTTP/", &format!("{sign}{}={word}", PARAMETERS[random.below(PARAMETERS.len())]));
+        }
+        6 => insert_before(bytes, "\r\n", &format!("\r\n{}: {word}", FIELDS[random.below(FIELDS.len())])),
         _ => {
             let other = &others[random.below(others.len())];
             bytes.truncate(at);
             bytes.extend_from_slice(&other[random.below(other.len())..]);
         }
+    }
+}
+
+/// Inserts a text before the first `end`, if there is one.
+fn insert_before(bytes: &mut Vec<u8>, end: &str, text: &str) {
+    if let Some(at) = bytes.windows(end.len()).position(|window| window == end.as_bytes()) {
+        bytes.splice(at..at, text.bytes());
     }
 }
 

@@ -279,7 +279,7 @@ sqlite_test!(requests_have_the_fields_that_the_document_names, |Service { store,
     }
 });
 
-engine_test!(operation_requires_the_scope_that_the_document_names, |Service { store, server }: &Service| {
+engine_test!(operation_needs_the_scope_that_the_document_names, |Service { store, server }: &Service| {
     let scopes = ["plants:read", "plants:write", "plants:delete", "tokens:manage", "shares:manage"];
     for (method, path, operation) in operations() {
         let Some(required) = operation["security"][0]["bearer"][0].as_str() else { continue };

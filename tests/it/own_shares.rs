@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{
     Client, CommandOutput, Engine, JSON, Response, Service, Stopwatch, Store, assert_snapshot, engine_test, wait_until,
 };
-use crate::tokens::{EFFECT_LIMIT, manager};
+use crate::tokens::{EFFECT_LIMIT, manager, statuses_of_eight};
 
 #[track_caller]
 fn grant(client: &Client, to: &str, role: &str) -> Response {
@@ -231,16 +231,8 @@ engine_test!(grants_are_limited_under_concurrency, |store: &Store| {
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 97)
          INSERT INTO shares_by_name (grantee_name, owner_id, role, created_at) SELECT 'user' || n, 1, 'reader', 0 FROM numbers",
     );
-    let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let attempts: Vec<_> = (0..8)
-            .map(|number| {
-                let node = if number % 2 == 0 { &server } else { &other };
-                let client = Client { address: node.address(), token: ada.token.clone() };
-                scope.spawn(move || grant(&client, &format!("new{number}"), "reader").status)
-            })
-            .collect();
-        attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
-    });
+    let statuses =
+        statuses_of_eight(&ada, [&server, &other], |client, number| grant(client, &format!("new{number}"), "reader"));
     assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 3, "{statuses:?}");
     assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 5, "{statuses:?}");
     assert_eq!(grant(&ada, "another", "reader").error(), 40903);
@@ -272,16 +264,8 @@ engine_test!(accepted_shares_are_limited_under_concurrency, |store: &Store| {
     assert_eq!(listed.iter().filter(|share| share["state"] == "accepted").count(), 97);
     let offers: Vec<_> = listed.iter().filter(|share| share["state"] == "offered").collect();
     assert_eq!((offers.len(), &offers[0]["owner"]), (100, &json!("owner205")), "the newest");
-    let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let attempts: Vec<_> = (0..8)
-            .map(|number| {
-                let node = if number % 2 == 0 { &server } else { &other };
-                let client = Client { address: node.address(), token: bob.token.clone() };
-                scope.spawn(move || accept(&client, &format!("owner{}", 197 + number)).status)
-            })
-            .collect();
-        attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
-    });
+    let statuses =
+        statuses_of_eight(&bob, [&server, &other], |client, number| accept(client, &format!("owner{}", 197 + number)));
     assert_eq!(statuses.iter().filter(|status| **status == 204).count(), 3, "{statuses:?}");
     assert_eq!(accept(&bob, "owner300").error(), 40903);
     assert_eq!(accept(&bob, "owner100").status, 204, "it is accepted already");

@@ -14,7 +14,7 @@ use crate::support::{
 
 const QUIET: &[&str] = &["--log-level", "error"];
 const COMMIT: &[u8] = b"COMMIT\0";
-const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
+pub(crate) const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 
 /// Starts two nodes on PostgreSQL, one on SQLite.
 fn nodes(store: &Store) -> Vec<Server> {
@@ -41,7 +41,16 @@ impl RetryTest {
         let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
         let nodes: Vec<SocketAddr> = nodes.iter().map(Server::address).collect();
         let clients = RetryingClients { nodes: nodes.clone(), tokens: tokens.clone(), clients: 8, ids: 3, keys };
-        let listers = Workload { nodes, tokens, writers: 0, listers: 1, ids: 3, pause: Duration::from_millis(2) };
+        let listers = Workload {
+            nodes,
+            tokens,
+            writers: 0,
+            listers: 1,
+            watchers: 0,
+            ids: 3,
+            pause: Duration::from_millis(2),
+            replaces: true,
+        };
         Self { clients, listers, history: History::new(), completed: Vec::new() }
     }
 
@@ -109,7 +118,7 @@ fn every_write_happens_once_though_the_database_is_killed() {
     let store = Store::on(&cluster);
     let nodes = nodes(&store);
     let mut test = RetryTest::on(&store, &nodes, true);
-    let fault = Fault::new("kill of PostgreSQL, clients retry", 4);
+    let fault = Fault::new("kill of PostgreSQL, clients retry", 3);
     test.run(|history| {
         for _ in 0..fault.rounds {
             let mut random = fault.begin_round();
@@ -122,22 +131,35 @@ fn every_write_happens_once_though_the_database_is_killed() {
     test.check(&store, &fault);
 }
 
-/// Cuts connections at any message of the protocol, those that open a session included.
+/// Number of nodes whose connections are cut.
+const CUT_NODES: usize = 3;
+
+/// Cuts connections at any message of the protocol, those that open a session included, and delays messages.
 #[rstest]
 #[case::requires_postgres()]
 fn every_write_happens_once_though_any_message_is_cut_off() {
     let cluster = Cluster::start(&[]);
     let store = Store::on(&cluster);
-    let proxy = TcpProxy::start(cluster.address());
-    let nodes = [store.serve(QUIET), store.through(&proxy).serve(QUIET)];
+    let proxies: Vec<TcpProxy> = (0..CUT_NODES).map(|_| TcpProxy::start(cluster.address())).collect();
+    let mut nodes = vec![store.serve(QUIET)];
+    nodes.extend(proxies.iter().map(|proxy| store.through(proxy).serve(QUIET)));
     let mut test = RetryTest::on(&store, &nodes, true);
-    let fault = Fault::new("cut at any message to PostgreSQL, clients retry", 200);
-    test.run(|history| {
-        for cut in 1..=fault.rounds {
+    let fault = Fault::new("cut at any message to PostgreSQL, clients retry", 60).with_cheap_rounds();
+    let cut_repeatedly = |proxy: &TcpProxy| {
+        for cut in 1..=fault.rounds / CUT_NODES {
             let mut random = fault.begin_round();
             proxy.cut_after(random.below(50), STAGES[random.below(STAGES.len())]);
+            proxy.delay(random, Duration::from_millis(100));
             wait_until("the proxy to cut the connection", || proxy.cuts() >= cut);
         }
+        proxy.heal();
+    };
+    test.run(|history| {
+        std::thread::scope(|scope| {
+            for proxy in &proxies {
+                scope.spawn(|| cut_repeatedly(proxy));
+            }
+        });
         wait_for_writes(history, 50);
     });
     test.check(&store, &fault);
@@ -155,7 +177,7 @@ fn every_write_happens_once_though_commits_are_cut_off() {
     let nodes = [store.serve(QUIET), short_timeout];
     let failures = |number: &str| nodes[1].log().matches(&format!("\"error\":{number}")).count();
     let mut test = RetryTest::on(&store, &nodes, true);
-    let fault = Fault::new("cut of a commit to PostgreSQL, clients retry", 24);
+    let fault = Fault::new("cut of a commit to PostgreSQL, clients retry", 12);
     test.run(|history| {
         for cut in 1..=fault.rounds {
             let mut random = fault.begin_round();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::http2::{CANCEL, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, head};
 use crate::support::{
     Client, Engine, JSON, Response, Server, Service, Stopwatch, Store, TIMEOUT, assert_contains, assert_snapshot,
-    engine_test, wait_for, wait_until,
+    engine_test, retry_while_unavailable, wait_for, wait_until,
 };
 
 pub(crate) const ALL_SCOPES: &str = "plants:read,plants:write,plants:delete,tokens:manage,shares:manage";
@@ -42,6 +42,23 @@ pub(crate) fn created(client: &Client, body: &Value) -> (i64, Client) {
 #[track_caller]
 pub(crate) fn revoke(client: &Client, id: impl std::fmt::Display) -> Response {
     client.call("DELETE", &format!("/tokens/{id}"), &[], None)
+}
+
+/// Executes eight calls of one user concurrently, on two nodes, and returns their statuses. A call that finds no place among the
+/// changes in flight is repeated.
+pub(crate) fn statuses_of_eight(
+    user: &Client,
+    nodes: [&Server; 2],
+    call: impl Fn(&Client, usize) -> Response + Sync,
+) -> Vec<u16> {
+    std::thread::scope(|scope| {
+        let call = &call;
+        let calls = [0, 1, 2, 3, 4, 5, 6, 7].map(|number| {
+            let client = Client { address: nodes[number % 2].address(), token: user.token.clone() };
+            scope.spawn(move || retry_while_unavailable(|| call(&client, number)).status)
+        });
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    })
 }
 
 /// Replaces values that differ from run to run.
@@ -253,16 +270,7 @@ engine_test!(active_tokens_are_limited_under_concurrency, |Service { store, serv
             .replace("AS BLOB", if matches!(store.engine, Engine::Sqlite) { "AS BLOB" } else { "AS bytea" })
             .as_str(),
     );
-    let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let attempts: Vec<_> = (0..8)
-            .map(|number| {
-                let node = if number % 2 == 0 { server } else { &other };
-                let client = Client { address: node.address(), token: ada.token.clone() };
-                scope.spawn(move || create(&client, &json!({})).status)
-            })
-            .collect();
-        attempts.into_iter().map(|attempt| attempt.join().unwrap()).collect()
-    });
+    let statuses = statuses_of_eight(&ada, [server, &other], |client, _| create(client, &json!({})));
     assert_eq!(statuses.iter().filter(|status| **status == 201).count(), 3, "{statuses:?}");
     assert_eq!(statuses.iter().filter(|status| **status == 409).count(), 5, "{statuses:?}");
     assert_eq!(create(&ada, &json!({})).error(), 40902);
@@ -360,31 +368,31 @@ fn change_is_retried_after_a_deadlock() {
 }
 
 // Servers under test have a store timeout of a minute; administrative operations would give up after five seconds.
-#[rstest]
-#[case::token("POST", "/tokens", "{}", 201)]
-#[case::share("PUT", "/shares/bob", r#"{"role":"reader"}"#, 204)]
-fn store_timeout_applies_to_requests_about_tokens_and_shares(
-    #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-    #[case] method: &str,
-    #[case] path: &str,
-    #[case] body: &str,
-    #[case] status: u16,
-) {
-    let store = &Store::new(engine);
-    let server = store.serve(&[]);
-    let ada = manager(store, &server, "ada");
-    assert_eq!(ada.get("/me").status, 200);
-    // Otherwise the request would wait for the writer, which stores the use.
-    store.wait_for_stored_token_use();
+engine_test!(store_timeout_applies_to_requests_about_tokens_and_shares, |Service { store, server }: &Service| {
+    // Two users, because those of one user might be executed one after the other.
+    let [ada, bob] = ["ada", "bob"].map(|user| {
+        let client = manager(store, server, user);
+        assert_eq!(client.get("/me").status, 200);
+        // Otherwise the request would wait for the writer, which stores the use.
+        store.wait_for_stored_token_use();
+        client
+    });
     let held = hold_tokens(store);
-    let mut waiting = ada.connect();
-    waiting.send(ada.bytes(method, path, &[JSON], Some(body.as_bytes())));
-    waiting.stream().set_read_timeout(Some(Duration::from_secs(6))).expect("a read timeout");
-    assert!(waiting.try_read_response(false).is_err(), "the request waits for the lock");
+    let (token, share) = (("POST", "/tokens", "{}"), ("PUT", "/shares/eve", r#"{"role":"reader"}"#));
+    let mut waiting = [(&ada, token), (&bob, share)].map(|(client, (method, path, body))| {
+        let mut connection = client.connect();
+        connection.send(client.bytes(method, path, &[JSON], Some(body.as_bytes())));
+        connection
+    });
+    // After the first read, both have waited for six seconds.
+    for (connection, timeout) in waiting.iter_mut().zip([6_000, 1]) {
+        connection.stream().set_read_timeout(Some(Duration::from_millis(timeout))).expect("a read timeout");
+        assert!(connection.try_read_response(false).is_err(), "the request waits for the lock");
+        connection.stream().set_read_timeout(Some(TIMEOUT)).expect("a read timeout");
+    }
     drop(held);
-    waiting.stream().set_read_timeout(Some(TIMEOUT)).expect("a read timeout");
-    assert_eq!(waiting.read_response(false).status, status);
-}
+    assert_eq!(waiting.each_mut().map(|connection| connection.read_response(false).status), [201, 204]);
+});
 
 engine_test!(every_change_is_one_line_of_the_log, |store: &Store| {
     let server = store.serve(&["--log-format", "json", "--log-level", "error"]);

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use rstest::rstest;
+
 use crate::support::tools::succeed;
 use crate::support::transfer::import;
 use crate::support::{BrowserScript, Engine, Server, Service, Store, engine_test, sqlite_test, wait_for, wait_until};
@@ -122,7 +124,36 @@ fn console_is_accessible_in_every_state() {
 
 /// Runs one part of a script about the console: for ada, with bob as a user to share with, each also with a token for
 /// everything, and with a read-only and a revoked token.
-fn run_part(script: &str, part: &str) {
+#[rstest]
+#[case::console_sign_in_extracts_the_token_from_a_pasted_command_or_header("console-sign-in", "pasting")]
+#[case::console_distinguishes_mistyped_rejected_and_expired_tokens("console-sign-in", "failing")]
+#[case::console_shows_only_its_own_text_and_loads_in_a_handful_of_requests("console-sign-in", "loading")]
+#[case::every_deletion_in_the_console_can_be_undone_for_10_seconds("console-undo", "all")]
+#[case::console_user_edits_a_plant_and_undoes_it("console-edit", "editing")]
+#[case::edit_in_the_console_is_sent_again_with_its_key_and_stored_once("console-edit", "safety")]
+#[case::console_offers_to_edit_only_what_the_token_and_role_allow("console-edit", "allowed")]
+#[case::changes_of_other_clients_appear_in_the_console_by_themselves("console-live", "appearing")]
+#[case::live_updates_of_the_console_do_not_move_what_the_user_reads_or_types("console-live", "undisturbed")]
+#[case::undo_in_the_console_respects_changes_of_other_clients("console-live", "undoing")]
+#[case::console_works_without_the_stream_of_events_and_opens_it_again("console-live", "away")]
+#[case::console_user_selects_several_plants_and_deletes_them_with_one_undo("console-select", "pointer")]
+#[case::console_user_selects_several_plants_with_the_keyboard("console-select", "keyboard")]
+#[case::console_user_selects_several_plants_on_a_phone("console-select", "phone")]
+#[case::console_offers_the_choice_of_owner_when_plants_are_shared("console-sharing", "choosing")]
+#[case::console_hides_what_the_token_or_role_does_not_allow("console-sharing", "rejected")]
+#[case::console_user_makes_and_revokes_tokens("console-access", "tokens")]
+#[case::console_renews_its_token_from_14_days_before_its_end("console-access", "renewal")]
+#[case::console_user_shares_plants_and_ends_the_share("console-access", "shares")]
+#[case::console_user_shares_only_with_the_consent_of_the_other("console-access", "offers")]
+#[case::access_page_explains_what_the_scopes_of_the_token_do_not_allow("console-access", "forbidden")]
+#[case::console_keeps_what_was_typed_when_the_token_ends("console-access", "drafts")]
+#[case::console_filters_are_in_the_address_and_survive_a_reload("console-address", "filters")]
+#[case::back_closes_a_dialog_of_the_console("console-address", "back")]
+#[case::console_shows_its_keyboard_shortcuts_and_links_to_the_api_documentation("console-address", "help")]
+#[case::a_long_tag_does_not_squeeze_the_id_in_the_console("console-layout", "tags")]
+#[case::the_add_button_covers_no_delete_button_on_a_phone("console-layout", "adding")]
+#[case::console_draws_an_unknown_species_with_neutral_foliage("console-layout", "drawings")]
+fn the_console(#[case] script: &str, #[case] part: &str) {
     let store = Store::new(Engine::Sqlite);
     let [token, bob] = [store.token("ada", &[]), store.token("bob", &[])];
     let reads = store.token("ada", &["--scope", "plants:read"]);
@@ -142,146 +173,6 @@ fn run_part(script: &str, part: &str) {
         }
         "done".to_owned()
     });
-}
-
-#[test]
-fn console_sign_in_extracts_the_token_from_a_pasted_command_or_header() {
-    run_part("console-sign-in", "pasting");
-}
-
-#[test]
-fn console_distinguishes_mistyped_rejected_and_expired_tokens() {
-    run_part("console-sign-in", "failing");
-}
-
-#[test]
-fn console_shows_only_its_own_text_and_loads_in_a_handful_of_requests() {
-    run_part("console-sign-in", "loading");
-}
-
-#[test]
-fn every_deletion_in_the_console_can_be_undone_for_10_seconds() {
-    run_part("console-undo", "all");
-}
-
-#[test]
-fn console_user_edits_a_plant_and_undoes_it() {
-    run_part("console-edit", "editing");
-}
-
-#[test]
-fn edit_in_the_console_is_sent_again_with_its_key_and_stored_once() {
-    run_part("console-edit", "safety");
-}
-
-#[test]
-fn console_offers_to_edit_only_what_the_token_and_role_allow() {
-    run_part("console-edit", "allowed");
-}
-
-#[test]
-fn changes_of_other_clients_appear_in_the_console_by_themselves() {
-    run_part("console-live", "appearing");
-}
-
-#[test]
-fn live_updates_of_the_console_do_not_move_what_the_user_reads_or_types() {
-    run_part("console-live", "undisturbed");
-}
-
-#[test]
-fn undo_in_the_console_respects_changes_of_other_clients() {
-    run_part("console-live", "undoing");
-}
-
-#[test]
-fn console_works_without_the_stream_of_events_and_opens_it_again() {
-    run_part("console-live", "away");
-}
-
-#[test]
-fn console_user_selects_several_plants_and_deletes_them_with_one_undo() {
-    run_part("console-select", "pointer");
-}
-
-#[test]
-fn console_user_selects_several_plants_with_the_keyboard() {
-    run_part("console-select", "keyboard");
-}
-
-#[test]
-fn console_user_selects_several_plants_on_a_phone() {
-    run_part("console-select", "phone");
-}
-
-#[test]
-fn console_offers_the_choice_of_owner_when_plants_are_shared() {
-    run_part("console-sharing", "choosing");
-}
-
-#[test]
-fn console_hides_what_the_token_or_role_does_not_allow() {
-    run_part("console-sharing", "rejected");
-}
-
-#[test]
-fn console_user_makes_and_revokes_tokens() {
-    run_part("console-access", "tokens");
-}
-
-#[test]
-fn console_renews_its_token_from_14_days_before_its_end() {
-    run_part("console-access", "renewal");
-}
-
-#[test]
-fn console_user_shares_plants_and_ends_the_share() {
-    run_part("console-access", "shares");
-}
-
-#[test]
-fn console_user_shares_only_with_the_consent_of_the_other() {
-    run_part("console-access", "offers");
-}
-
-#[test]
-fn access_page_explains_what_the_scopes_of_the_token_do_not_allow() {
-    run_part("console-access", "forbidden");
-}
-
-#[test]
-fn console_keeps_what_was_typed_when_the_token_ends() {
-    run_part("console-access", "drafts");
-}
-
-#[test]
-fn console_filters_are_in_the_address_and_survive_a_reload() {
-    run_part("console-address", "filters");
-}
-
-#[test]
-fn back_closes_a_dialog_of_the_console() {
-    run_part("console-address", "back");
-}
-
-#[test]
-fn console_shows_its_keyboard_shortcuts_and_links_to_the_api_documentation() {
-    run_part("console-address", "help");
-}
-
-#[test]
-fn a_long_tag_does_not_squeeze_the_id_in_the_console() {
-    run_part("console-layout", "tags");
-}
-
-#[test]
-fn the_add_button_covers_no_delete_button_on_a_phone() {
-    run_part("console-layout", "adding");
-}
-
-#[test]
-fn console_draws_an_unknown_species_with_neutral_foliage() {
-    run_part("console-layout", "drawings");
 }
 
 #[test]

@@ -15,8 +15,10 @@ fn load(store: &Store, nodes: &[Server]) -> Workload {
         tokens: (0..10).map(|number| store.token(&format!("user{number}"), &[])).collect(),
         writers: 8,
         listers: 2,
+        watchers: 0,
         ids: 6,
         pause: Duration::ZERO,
+        replaces: true,
     }
 }
 
@@ -48,6 +50,54 @@ postgres_test!(list_of_one_owner_reads_the_tables_of_one_shard, |Service { store
         assert!(!plan.contains("Sort") && !plan.contains("Citus"), "{plan}");
     }
 });
+
+postgres_test!(token_is_looked_up_in_the_copies_of_one_server, |Service { store, server }: &Service| {
+    let database = &store.texts("SELECT current_database()")[0];
+    let (worker, statement) = wait_for("the statement of the look-up", || {
+        server.client(&store.token("ada", &[])).ids();
+        Cluster::shared().workers().iter().find_map(|worker| {
+            let statement = worker.psql(
+                database,
+                r"SELECT replace(query, chr(10), ' ') FROM pg_stat_activity
+                  WHERE datname = current_database() AND application_name = 'plantstore'
+                    AND query LIKE 'SELECT token\_id,%FROM plantstore.tokens\_%' LIMIT 1",
+            );
+            (!statement.is_empty()).then_some((worker, statement))
+        })
+    });
+    let plan = worker.psql(database, &format!("PREPARE look_up (bytea) AS {statement}; EXPLAIN EXECUTE look_up ('')"));
+    assert!(plan.contains("Index Scan using tokens_hash_key_") && plan.contains("Limit"), "{plan}");
+    assert!(!plan.contains("Citus"), "{plan}");
+});
+
+/// Workers have a copy of the tokens, but it is not in their catalogs.
+#[test]
+fn copy_that_is_not_in_the_catalog_is_not_read() {
+    let cluster = Cluster::start(&[]);
+    let store = Store::distributed(&cluster);
+    let database = &store.texts("SELECT current_database()")[0];
+    let node = store.serve(&["--log-level", "warn"]);
+    let tokens = [0, 1, 2, 3].map(|_| store.token("ada", &[]));
+    let id = store.rows("SELECT shardid FROM pg_dist_shard WHERE logicalrelid = 'plantstore.tokens'::regclass")[0];
+    for worker in cluster.workers() {
+        worker.psql(
+            database,
+            &format!(
+                "SET citus.enable_manual_changes_to_shards = on; DELETE FROM pg_dist_placement
+                 WHERE shardid = {id} AND groupid <> 0; UPDATE plantstore.tokens_{id} SET revoked_at = 1"
+            ),
+        );
+    }
+    // Look-ups take the workers in turn.
+    for token in &tokens {
+        assert_eq!(node.client(token).ids(), [0_i64; 0]);
+    }
+    // This copy gets another number, which the node does not know yet.
+    store.execute("SELECT undistribute_table('plantstore.departed_users')");
+    store.run(&["migrate", "--distribute", "citus"]).success();
+    node.client(&store.token("bob", &[])).plant(1, "Rose");
+    assert_eq!(node.log(), "");
+}
 
 /// The workers know all tables, so that each of them can execute all requests.
 #[test]

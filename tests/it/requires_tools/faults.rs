@@ -6,6 +6,7 @@ mod commits;
 mod database;
 mod network;
 mod nodes;
+mod upgrade;
 #[cfg(feature = "citus")]
 mod workers;
 
@@ -40,8 +41,10 @@ fn load(store: &Store, nodes: &[Server]) -> Workload {
         tokens,
         writers: 8,
         listers: 2,
+        watchers: 2,
         ids: 6,
         pause: Duration::ZERO,
+        replaces: true,
     }
 }
 

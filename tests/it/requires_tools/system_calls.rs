@@ -1,6 +1,7 @@
 //! One system call fails, at each of its indexes in turn: in servers that create, delete and write checkpoints, and in commands. Every
 //! response and exit code is true of what is stored, no file is damaged, and the next attempt succeeds.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -11,38 +12,56 @@ use tempfile::TempDir;
 use crate::support::transfer::{export, lines};
 use crate::support::{CommandOutput, Engine, Fault, FaultInjector, JSON, Server, Store, campaign_factor, wait_until};
 
-/// System calls on files, each with the results that are injected. A short write writes nothing and returns 0.
-const INJECTIONS: &[(&str, &[&str])] = &[
-    ("pwrite64", &["error=EIO", "error=ENOSPC", "retval=0"]),
-    ("fsync,fdatasync", &["error=EIO", "error=ENOSPC"]),
-    ("ftruncate", &["error=EIO"]),
-    ("pread64", &["error=EIO"]),
-    ("openat", &["error=EIO", "error=ENOSPC"]),
-    ("rename,renameat,renameat2,link,linkat,unlink,unlinkat", &["error=EIO", "error=ENOSPC"]),
+const UNAVAILABLE: i64 = 50300;
+const FULL: i64 = 50700;
+/// SQLite takes a failed read for a damaged file.
+const INTERNAL: i64 = 50000;
+
+/// A system call on files that fails.
+struct Injection {
+    calls: &'static str,
+    /// In the syntax of strace.
+    result: &'static str,
+    /// The error that a write gets, if it gets one.
+    error: Option<i64>,
+}
+
+const SYNCS: &str = "fsync,fdatasync";
+const ENTRIES: &str = "rename,renameat,renameat2,link,linkat,unlink,unlinkat";
+const INJECTIONS: &[Injection] = &[
+    Injection { calls: "pwrite64", result: "error=EIO", error: Some(UNAVAILABLE) },
+    Injection { calls: "pwrite64", result: "error=ENOSPC", error: Some(FULL) },
+    // A short write, of nothing.
+    Injection { calls: "pwrite64", result: "retval=0", error: Some(FULL) },
+    Injection { calls: "pread64", result: "error=EIO", error: Some(INTERNAL) },
+    Injection { calls: SYNCS, result: "error=EIO", error: None },
+    Injection { calls: SYNCS, result: "error=ENOSPC", error: None },
+    Injection { calls: "ftruncate", result: "error=EIO", error: None },
+    Injection { calls: "openat", result: "error=EIO", error: None },
+    Injection { calls: "openat", result: "error=ENOSPC", error: None },
+    Injection { calls: ENTRIES, result: "error=EIO", error: None },
+    Injection { calls: ENTRIES, result: "error=ENOSPC", error: None },
 ];
 /// Largest step to the next index in the suite.
 const STRIDE: usize = 5;
 
 /// Runs `work` with options of strace that make one call fail, for every index of each call, until none is left.
-fn for_each_index(fault: &Fault, mut work: impl FnMut(&[&str], &str)) {
+fn for_each_index(fault: &Fault, mut work: impl FnMut(&Injection, &[&str], &str)) {
     let stride = if campaign_factor() > 1 { 1 } else { STRIDE };
-    for (calls, results) in INJECTIONS {
-        for result in *results {
-            let mut index = 1;
-            loop {
-                let mut random = fault.begin_round();
-                index += random.below(stride);
-                let traces = TempDir::new().unwrap();
-                let trace = traces.path().join("trace");
-                let inject = format!("inject={calls}:{result}:when={index}");
-                let about = format!("{inject}, {}", traces.path().display());
-                let filter = format!("trace={calls}");
-                work(&["-o", trace.to_str().unwrap(), "-e", &filter, "-e", &inject], &about);
-                if !fs::read_to_string(trace).unwrap().contains("(INJECTED)") {
-                    break;
-                }
-                index += 1;
+    for injection in INJECTIONS {
+        let mut index = 1;
+        loop {
+            let mut random = fault.begin_round();
+            index += random.below(stride);
+            let traces = Store::in_memory();
+            let trace = traces.directory().join("trace");
+            let inject = format!("inject={}:{}:when={index}", injection.calls, injection.result);
+            let filter = format!("trace={}", injection.calls);
+            work(injection, &["-o", trace.to_str().unwrap(), "-e", &filter, "-e", &inject], &inject);
+            if !fs::read_to_string(trace).unwrap().contains("(INJECTED)") {
+                break;
             }
+            index += 1;
         }
     }
 }
@@ -72,8 +91,9 @@ fn response_is_true_though_any_system_call_fails(#[case] work: Work) {
         (0..BEFORE).for_each(|id| ada.plant(id, "before"));
         assert_eq!(server.stop().code(), Some(0));
     }
-    for_each_index(&fault, |options, about| {
-        let store = Store::empty(Engine::Sqlite);
+    let mut errors = BTreeSet::new();
+    for_each_index(&fault, |injection, options, about| {
+        let store = Store::in_memory();
         fs::copy(template.file(), store.file()).unwrap();
         let server = store.serve(&["--log-level", "warn"]);
         let ada = server.client(&token);
@@ -99,15 +119,19 @@ fn response_is_true_though_any_system_call_fails(#[case] work: Work) {
                 match connection.try_send(bytes).and_then(|()| connection.try_read_response(false)) {
                     Ok(response) if response.status == 200 => present.push(id),
                     Ok(response) if response.status == 204 => present.retain(|known| *known != id),
-                    Ok(response) if [50300, 50700].contains(&response.error()) => {}
-                    // SQLite takes a failed read for a damaged file.
-                    Ok(response) if response.error() == 50000 && about.contains("pread64") => unknown.push(id),
-                    Ok(response) => panic!("{about}: {}", response.wire()),
+                    Ok(response) => {
+                        assert_eq!(Some(response.error()), injection.error, "{about}: {}", response.wire());
+                        errors.insert((injection.calls, injection.result));
+                        // Otherwise nothing was done.
+                        if response.error() == INTERNAL {
+                            unknown.push(id);
+                        }
+                    }
                     // Only a failed sync ends the process.
                     Err(_) => {
                         unknown.push(id);
                         assert_eq!(server.wait().code(), Some(1), "{about}");
-                        assert!(about.contains("sync"), "{about}: {}", server.log());
+                        assert_eq!(injection.calls, SYNCS, "{about}: {}", server.log());
                         break;
                     }
                 }
@@ -130,6 +154,9 @@ fn response_is_true_though_any_system_call_fails(#[case] work: Work) {
         assert_eq!(store.open_file().query_row("PRAGMA integrity_check", [], |row| row.get(0)), Ok("ok".to_owned()));
         is_as_acknowledged(&store.serve(&[]), about);
     });
+    // Each attempt to write has failed in some request.
+    let failed_writes = errors.iter().filter(|(calls, _)| *calls == "pwrite64").count();
+    assert_eq!(failed_writes, if work == Work::Checkpoint { 0 } else { 3 }, "{errors:?}");
 }
 
 /// A command and what is true after it.
@@ -174,7 +201,7 @@ fn prepare(command: &Command, directory: &Path) {
 
 /// Exports a copy of a store, which is not changed.
 fn exported(file: &Path) -> String {
-    let store = Store::empty(Engine::Sqlite);
+    let store = Store::in_memory();
     fs::copy(file, store.file()).unwrap();
     let log = file.with_extension("db-wal");
     if log.exists() {
@@ -196,7 +223,7 @@ fn command_ends_with_an_error_or_completes_though_any_system_call_fails(#[values
     let template = TempDir::new().unwrap();
     prepare(command, template.path());
     let start = || {
-        let store = Store::empty(Engine::Sqlite);
+        let store = Store::in_memory();
         for file in fs::read_dir(template.path()).unwrap() {
             let file = file.unwrap();
             fs::copy(file.path(), store.directory().join(file.file_name())).unwrap();
@@ -212,7 +239,7 @@ fn command_ends_with_an_error_or_completes_though_any_system_call_fails(#[values
     let expected = exported(&result(&whole));
     assert_ne!(expected, "");
     let fault = Fault::new(&format!("failed system call, {}", command.name), 1);
-    for_each_index(&fault, |options, about| {
+    for_each_index(&fault, |_, options, about| {
         let store = start();
         let output = run_under(&store, options, command.arguments);
         let has_succeeded = output.status.success();

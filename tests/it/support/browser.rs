@@ -2,10 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Server;
@@ -87,8 +88,12 @@ impl BrowserScript {
 /// Permission to run a browser, returned when it is dropped.
 struct Slot;
 
-/// Number of further browsers that may run now. Two keep a small machine busy; more of them would miss their deadlines.
-static FREE_SLOTS: Mutex<usize> = Mutex::new(2);
+/// Number of further browsers that may run now: one per processor, at least two. They keep the machine busy; more of them would
+/// miss their deadlines.
+static FREE_SLOTS: LazyLock<Mutex<usize>> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(2, NonZero::get);
+    Mutex::new(processors.max(2))
+});
 static SLOT_RETURNED: Condvar = Condvar::new();
 
 impl Slot {

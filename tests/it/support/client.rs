@@ -51,6 +51,10 @@ impl Connection {
         &self.stream
     }
 
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     /// Sends a request and reads the next response, which is not that to a HEAD request.
     #[track_caller]
     pub(crate) fn ask(&mut self, bytes: impl AsRef<[u8]>) -> Response {
@@ -74,11 +78,15 @@ impl Connection {
     }
 
     /// Reads the head of a response, which the OpenAPI document must list; its body may be read in chunks.
+    pub(crate) fn try_read_head(&mut self) -> io::Result<Response> {
+        let response = self.parse_head()?;
+        contract::check(self.pending.next().as_ref(), &response);
+        Ok(response)
+    }
+
     #[track_caller]
     pub(crate) fn read_head(&mut self) -> Response {
-        let response = self.parse_head().expect("the head of a response");
-        contract::check(self.pending.next().as_ref(), &response);
-        response
+        self.try_read_head().expect("the head of a response")
     }
 
     /// Reads the next chunk of a body, which is empty at its end.

@@ -12,15 +12,29 @@ impl Events {
     /// Opens a stream, which must succeed, and reads the first chunk: `retry`, and perhaps an event.
     #[track_caller]
     pub(crate) fn open(client: &Client, path: &str, headers: &[(&str, &str)]) -> (Self, Option<String>) {
+        Self::try_open(client, path, headers).expect("the token is valid")
+    }
+
+    /// Opens a stream of the client's list, unless the token has expired before.
+    #[track_caller]
+    pub(crate) fn try_of(client: &Client) -> Option<Self> {
+        Self::try_open(client, "/events", &[]).map(|(events, _)| events)
+    }
+
+    #[track_caller]
+    fn try_open(client: &Client, path: &str, headers: &[(&str, &str)]) -> Option<(Self, Option<String>)> {
         let mut connection = client.connect();
         connection.send(client.bytes("GET", path, headers, None));
         let head = connection.read_head();
+        if head.status == 401 {
+            return None;
+        }
         assert_eq!(head.status, 200, "{head:?}");
         let mut events = Self { head, connection };
         let first = events.chunk().expect("the first chunk");
         let first = first.strip_prefix("retry: 2000\n\n").expect("the time of reconnection");
         let tag = (!first.is_empty()).then(|| tag_of(first));
-        (events, tag)
+        Some((events, tag))
     }
 
     /// Opens a stream of the client's list; returns it and the tag of its first event.

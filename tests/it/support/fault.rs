@@ -37,6 +37,11 @@ pub(crate) fn campaign_factor() -> usize {
     setting("FACTOR").map_or(1, |factor| factor.parse().expect("a number"))
 }
 
+/// Returns a program of an earlier release, if `scripts/faults` names one.
+pub(crate) fn previous_release() -> Option<String> {
+    setting("OLD")
+}
+
 impl Fault {
     /// Creates a fault with this number of rounds in the suite.
     pub(crate) fn new(name: &str, rounds: usize) -> Self {
@@ -47,6 +52,13 @@ impl Fault {
             seed: setting("SEED").map_or(0, |seed| seed.parse().expect("a number")),
             result: Mutex::default(),
         }
+    }
+
+    /// Runs many more rounds in a campaign, because they cost little.
+    pub(crate) fn with_cheap_rounds(mut self) -> Self {
+        const MORE: usize = 25;
+        self.rounds *= if campaign_factor() > 1 { MORE } else { 1 };
+        self
     }
 
     /// Creates a fault of tests that run on both engines.

@@ -54,10 +54,25 @@ impl Cluster {
         coordinator
     }
 
+    /// Starts a server on a small file system in memory, in a mount namespace of its own.
+    pub(crate) fn start_on_small_disk() -> Self {
+        assert_declared("unshare");
+        // Few segments of the log.
+        Self::start_server_through(&["unshare", "--mount", "env", "DISK_SIZE=96m"], &["max_wal_size=32MB"])
+    }
+
     fn start_server(settings: &[&str]) -> Self {
+        Self::start_server_through(&[], settings)
+    }
+
+    fn start_server_through(wrapper: &[&str], settings: &[&str]) -> Self {
         let tools = tools();
-        let mut supervisor = Supervisor::start(&tools, settings);
-        let directory = PathBuf::from(supervisor.read_line());
+        let mut supervisor = Supervisor::start(wrapper, &tools, settings);
+        let mut directory = PathBuf::from(supervisor.read_line());
+        if !wrapper.is_empty() {
+            let root = PathBuf::from(format!("/proc/{}/root", supervisor.child.id()));
+            directory = root.join(directory.strip_prefix("/").expect("an absolute path"));
+        }
         let data = directory.join("data");
         // Another process may take the port first.
         let port = (0..10).map(|_| free_port()).find(|port| supervisor.run(&data, *port));
@@ -205,6 +220,20 @@ impl Cluster {
         held
     }
 
+    /// Fills the small disk up to a small rest.
+    pub(crate) fn fill_disk(&self) {
+        const REST: u64 = 256 << 10;
+        let mut filler = std::fs::File::create(self.data.join("filler")).expect("a file");
+        let zeros = vec![0; 64 << 10];
+        while filler.write_all(&zeros).is_ok() {}
+        let length = filler.metadata().expect("its length").len();
+        filler.set_len(length.saturating_sub(REST)).expect("a shorter file");
+    }
+
+    pub(crate) fn free_disk(&self) {
+        std::fs::remove_file(self.data.join("filler")).expect("the filler is removed");
+    }
+
     /// Kills all processes of the server at the same moment, so that none can write anything more.
     pub(crate) fn kill(&self) {
         self.freeze_postmaster();
@@ -321,8 +350,10 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn start(tools: &Path, settings: &[&str]) -> Self {
-        let mut child = Command::new("sh")
+    fn start(wrapper: &[&str], tools: &Path, settings: &[&str]) -> Self {
+        let words = [wrapper, &["sh"]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
             .args(["-c", include_str!("postgres.sh"), "postgres.sh"])
             .arg(tools)
             .arg(env!("CARGO_TARGET_TMPDIR"))

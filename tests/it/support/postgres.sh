@@ -21,6 +21,8 @@ done
 
 umask 077
 here=$(mktemp -d --suffix=.plantstore-postgres)
+# In a mount namespace of its own.
+[ -z "${DISK_SIZE-}" ] || mount -t tmpfs -o "size=$DISK_SIZE" tmpfs "$here"
 server=
 trap end EXIT
 
@@ -56,6 +58,7 @@ end() {
   segment=$(sed -n '7s/.* //p' data/postmaster.pid 2> /dev/null)
   [ -z "$segment" ] || ipcrm --shmem-id "$segment" 2> /dev/null
   cd /
+  [ -z "${DISK_SIZE-}" ] || umount "$here" 2> /dev/null
   # A process that is about to end may still create a file.
   for _ in 1 2 3 4 5; do
     rm -rf "$here" && break

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::{Random, wait_for};
@@ -296,33 +297,43 @@ impl File {
     }
 
     fn content(&self, moment: usize, synced: usize, unsynced: Unsynced, random: &mut Random) -> Vec<u8> {
-        let changes: Vec<&Change> = self.changes.iter().take_while(|change| change.span.begun < moment).collect();
+        let begun = self.changes.partition_point(|change| change.span.begun < moment);
+        let changes = &self.changes[..begun];
         let spans: Vec<Span> = changes.iter().map(|change| change.span).collect();
         let length = match unsynced.effective(&spans, synced, random) {
             0 => self.base.len(),
             count => changes[count - 1].length,
         };
+        let mut content = self.base.clone();
+        content.resize(length.max(content.len()), 0);
+        let certain = changes.iter().take_while(|change| change.span.ended < synced).count();
+        changes[..certain].iter().for_each(|change| change.write_to(&mut content, 0..usize::MAX));
         let mut by_sector: BTreeMap<usize, Vec<&Change>> = BTreeMap::new();
-        for change in &changes {
+        for change in &changes[certain..] {
             let end = change.offset + change.bytes.len();
             for sector in change.offset / SECTOR..end.div_ceil(SECTOR) {
                 by_sector.entry(sector).or_default().push(change);
             }
         }
-        let mut content = self.base.clone();
-        content.resize(length.max(content.len()), 0);
         for (sector, changes) in by_sector {
             let spans: Vec<Span> = changes.iter().map(|change| change.span).collect();
             for change in &changes[..unsynced.effective(&spans, synced, random)] {
-                let start = change.offset.max(sector * SECTOR);
-                let end = (change.offset + change.bytes.len()).min((sector + 1) * SECTOR).min(content.len());
-                if start < end {
-                    content[start..end].copy_from_slice(&change.bytes[start - change.offset..end - change.offset]);
-                }
+                change.write_to(&mut content, sector * SECTOR..(sector + 1) * SECTOR);
             }
         }
         content.truncate(length);
         content
+    }
+}
+
+impl Change {
+    /// Writes the bytes of this range, as far as the content reaches.
+    fn write_to(&self, content: &mut [u8], range: Range<usize>) {
+        let start = self.offset.max(range.start);
+        let end = (self.offset + self.bytes.len()).min(range.end).min(content.len());
+        if start < end {
+            content[start..end].copy_from_slice(&self.bytes[start - self.offset..end - self.offset]);
+        }
     }
 }
 

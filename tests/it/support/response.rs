@@ -1,5 +1,6 @@
 //! HTTP response: status, header fields and body.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,5 +78,22 @@ impl Response {
     pub(crate) fn ids(&self) -> Vec<i64> {
         let json = self.json();
         json.as_array().expect("an array").iter().map(|plant| plant["id"].as_i64().expect("an id")).collect()
+    }
+
+    /// Returns the plants of a list with ids; `None` if the store was unavailable.
+    #[track_caller]
+    pub(crate) fn listed(&self) -> Option<BTreeMap<i64, String>> {
+        if self.status != 200 {
+            assert!(matches!(self.error(), 50300 | 50301), "unexpected response to a list: {}", self.wire());
+            return None;
+        }
+        let json = self.json();
+        let plants = json.as_array().expect("an array");
+        let listed: BTreeMap<i64, String> = plants
+            .iter()
+            .map(|plant| (plant["id"].as_i64().expect("an id"), plant["name"].as_str().expect("a name").to_owned()))
+            .collect();
+        assert_eq!(listed.len(), plants.len(), "the list has an id twice: {}", self.text());
+        Some(listed)
     }
 }

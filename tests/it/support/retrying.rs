@@ -13,6 +13,8 @@ use super::{Client, Connection, Random, Response, TIMEOUT};
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(5);
+/// A proxy between client and service sends one of this many requests with a key twice.
+const DUPLICATE_ONE_IN: usize = 8;
 /// The client disconnects right after sending in one of this many attempts.
 const DISCONNECT_ONE_IN: usize = 8;
 
@@ -89,7 +91,7 @@ impl RetryingClient<'_> {
         let user = self.random.below(self.all.tokens.len());
         let id = i64::try_from(self.random.below(usize::try_from(self.all.ids).expect("not negative")))
             .expect("a small number");
-        let write = Write::random(&mut self.random, self.history, user, id);
+        let write = Write::random(&mut self.random, 3, self.history, user, id);
         let called = self.history.now();
         let response = loop {
             assert!(self.history.now() < called + 4 * TIMEOUT, "no response to {key}");
@@ -110,7 +112,13 @@ impl RetryingClient<'_> {
         let (node, mut connection) = self.connection.take().or_else(|| self.connect())?;
         let client = Client { address: node, token: Some(self.all.tokens[user].clone()) };
         let key = self.all.keys.then_some(("Idempotency-Key", key));
-        connection.try_send(write.bytes(&client, id, key.as_slice())).ok()?;
+        let bytes = write.bytes(&client, id, key.as_slice());
+        let is_duplicated = key.is_some() && self.random.below(DUPLICATE_ONE_IN) == 0;
+        let mut duplicate = is_duplicated.then(|| self.connect()).flatten();
+        if let Some((_, connection)) = &mut duplicate {
+            let _ = connection.try_send(&bytes);
+        }
+        connection.try_send(bytes).ok()?;
         if self.random.below(DISCONNECT_ONE_IN) == 0 {
             return None;
         }

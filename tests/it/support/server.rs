@@ -21,14 +21,15 @@ const STORE_TIMEOUT: &str = "60s";
 /// Shards of a table on Citus.
 const CITUS_SHARDS: usize = 8;
 
-/// Locks the tables of all shards on a worker of Citus. Nodes use these tables, so a lock of the distributed table is not enough.
+/// Locks the tables of all shards on a worker of Citus, in the mode MODE. Nodes use these tables, so a lock of the distributed table
+/// is not enough.
 const LOCK_SHARDS: &str = "
     SET citus.enable_manual_changes_to_shards = on;
     BEGIN;
     DO $$ DECLARE id bigint; BEGIN
       FOR id IN SELECT shardid FROM pg_dist_shard JOIN pg_dist_placement USING (shardid) JOIN pg_dist_local_group USING (groupid)
                 WHERE logicalrelid = 'plantstore.collections'::regclass LOOP
-        EXECUTE format('LOCK TABLE plantstore.collections_%s IN EXCLUSIVE MODE', id);
+        EXECUTE format('LOCK TABLE plantstore.collections_%s IN MODE', id);
       END LOOP;
     END $$";
 
@@ -76,6 +77,13 @@ impl Store<'static> {
         }
     }
 
+    /// Creates an empty directory in memory, where a sync costs nothing, for files that only need to be checked.
+    pub(crate) fn in_memory() -> Self {
+        let memory = Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory).map(Arc::new) } else { Ok(temporary()) };
+        Self { engine: Engine::Sqlite, directory: directory.expect("a directory"), database: None }
+    }
+
     /// Creates a store without a schema, on any engine. Its database is not distributed.
     pub(crate) fn empty(engine: Engine) -> Self {
         match engine {
@@ -113,7 +121,7 @@ impl<'a> Store<'a> {
     }
 
     /// Creates a database without a schema on this server, even on Citus.
-    fn undistributed(cluster: &'a Cluster) -> Self {
+    pub(crate) fn undistributed(cluster: &'a Cluster) -> Self {
         let name = cluster.create_database();
         Self::of(Database { cluster, name, address: cluster.address(), is_only_address: false, _cleanup: None })
     }
@@ -234,13 +242,18 @@ impl<'a> Store<'a> {
                 file.execute_batch("BEGIN IMMEDIATE").expect("the write lock");
                 Box::new(file)
             }
-            Engine::Postgres => {
-                let Database { cluster, name, .. } = self.database();
-                let mut held = vec![self.hold("BEGIN; LOCK TABLE plantstore.collections IN EXCLUSIVE MODE")];
-                held.extend(cluster.workers().iter().map(|worker| worker.hold(name, LOCK_SHARDS)));
-                Box::new(held)
-            }
+            Engine::Postgres => Box::new(self.hold_versions("EXCLUSIVE MODE")),
         }
+    }
+
+    /// Locks the versions of all users in this mode, on all servers.
+    #[must_use]
+    pub(crate) fn hold_versions(&self, mode: &str) -> Vec<HeldSession> {
+        let Database { cluster, name, .. } = self.database();
+        let mut held = vec![self.hold(&format!("BEGIN; LOCK TABLE plantstore.collections IN {mode}"))];
+        let lock_shards = LOCK_SHARDS.replace("MODE", mode);
+        held.extend(cluster.workers().iter().map(|worker| worker.hold(name, &lock_shards)));
+        held
     }
 
     /// Waits until the last use of each token is stored. The server stores it in a separate commit after the request.
@@ -272,10 +285,14 @@ impl<'a> Store<'a> {
 
     /// Returns a plantstore command that another program runs, such as strace.
     pub(crate) fn command_through(&self, wrapper: &[&str], arguments: &[&str]) -> Command {
-        if let Some(program) = wrapper.first().filter(|program| !["sh", "timeout"].contains(program)) {
+        self.command_of(&[wrapper, &[env!("CARGO_BIN_EXE_plantstore")]].concat(), arguments)
+    }
+
+    /// Returns a command of this program, which may be another release, and its first arguments.
+    pub(crate) fn command_of(&self, words: &[&str], arguments: &[&str]) -> Command {
+        if let Some(program) = words[..words.len() - 1].first().filter(|program| !["sh", "timeout"].contains(program)) {
             assert_declared(program);
         }
-        let words: Vec<&str> = wrapper.iter().copied().chain([env!("CARGO_BIN_EXE_plantstore")]).collect();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(arguments).current_dir(self.directory());
         let inherited = std::env::vars_os().map(|(name, _)| name);

@@ -6,6 +6,9 @@ use std::io::{BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::Random;
 
 /// Point of an exchange at which the proxy closes the connection. The needle is a byte string in a message of the
 /// client.
@@ -76,10 +79,10 @@ impl TcpProxy {
         self.shared.lock().held_responses
     }
 
-    /// Ends a cut, a freeze or the holding of responses, and forwards the bytes that were held back.
+    /// Ends a cut, a freeze, delays or the holding of responses, and forwards the bytes that were held back.
     pub(crate) fn heal(&self) {
         let mut state = self.shared.lock();
-        (state.mode, state.armed_cut_is_total) = (Mode::Open, false);
+        (state.mode, state.armed_cut_is_total, state.delays) = (Mode::Open, false, None);
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -104,6 +107,11 @@ impl TcpProxy {
     /// Freezes before forwarding a message with these bytes. The server receives it after [`Self::heal`].
     pub(crate) fn freeze_at(&self, needle: &'static [u8]) {
         self.shared.lock().armed.push_back(Armed { act: Act::Freeze, needle, skipped: 0 });
+    }
+
+    /// Delays messages of both directions by random times: a tenth of them by milliseconds, and one of 500 by up to `longest`.
+    pub(crate) fn delay(&self, random: Random, longest: Duration) {
+        self.shared.lock().delays = Some((random, longest));
     }
 
     pub(crate) fn is_frozen(&self) -> bool {
@@ -171,6 +179,8 @@ struct State {
     armed: VecDeque<Armed>,
     armed_cuts: usize,
     held_responses: usize,
+    /// Random numbers for delays, and the longest delay.
+    delays: Option<(Random, Duration)>,
     /// The next armed cut closes all connections.
     armed_cut_is_total: bool,
     ended: bool,
@@ -210,6 +220,19 @@ impl SharedState {
         state.held_responses -= 1;
     }
 
+    /// Waits for the delay of the next message.
+    fn delay(&self) {
+        let mut state = self.lock();
+        let Some((random, longest)) = &mut state.delays else { return };
+        let delay = match random.below(500) {
+            0 => longest.mul_f64(f64::from(u16::try_from(random.below(1_000)).expect("small")) / 1_000.0),
+            1..50 => Duration::from_micros(random.below(5_000) as u64),
+            _ => return,
+        };
+        drop(state);
+        std::thread::park_timeout(delay);
+    }
+
     /// Forwards a connection until it ends. `times_cut` is the number of cuts at the time it was accepted.
     fn forward(self: Arc<Self>, client: TcpStream, times_cut: usize) {
         let state = self.wait_until_not_frozen();
@@ -239,7 +262,7 @@ impl SharedState {
         let mut response = 0;
         loop {
             let message = Message::read(&mut client, response == 0);
-            let mut state = self.wait_until_not_frozen();
+            let state = self.wait_until_not_frozen();
             let Some(message) = message.filter(|_| !pair.closed.load(Ordering::SeqCst)) else {
                 drop(state);
                 let _ = pair.server.shutdown(Shutdown::Write);
@@ -249,7 +272,12 @@ impl SharedState {
                 let _ = (&pair.client).write_all(b"N");
                 continue;
             }
-            let is_next = state.armed.front_mut().is_some_and(|armed| armed.is_meant(&message));
+            drop(state);
+            self.delay();
+            let mut state = self.wait_until_not_frozen();
+            // The connection may have been cut during the delay, and the next cut is meant for another one.
+            let is_next = !pair.closed.load(Ordering::SeqCst)
+                && state.armed.front_mut().is_some_and(|armed| armed.is_meant(&message));
             let act = if is_next { state.armed.pop_front().map(|armed| armed.act) } else { None };
             if matches!(act, Some(Act::Freeze)) {
                 state.mode = Mode::Frozen;
@@ -281,6 +309,7 @@ impl SharedState {
         let mut response = 0;
         loop {
             let message = Message::read(&mut server, false);
+            self.delay();
             self.wait_to_forward_responses();
             let Some(message) = message else {
                 if pair.lost_response.get().is_some_and(|lost| *lost >= response) {
@@ -306,14 +335,14 @@ impl SharedState {
 
     fn cut_armed(&self, pair: &ConnectionPair) {
         let mut state = self.lock();
-        // Counted before the close, because a test may read the count as soon as its client is disconnected.
+        // Counted and closed under the lock: a test reads the count as soon as its client is disconnected, and arms the
+        // next cut as soon as this one is counted.
         state.armed_cuts += 1;
+        pair.close();
         if state.armed_cut_is_total {
             state.cut();
             self.changed.notify_all();
         }
-        drop(state);
-        pair.close();
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::history::{Action, History, Operation, Outcome};
 use super::stop::StopOnDrop;
+use super::watcher::{TaggedLists, Watcher, Watchers};
 use super::{Client, Connection, Response, Stopwatch, wait_for};
 
 /// Timeout of a worker for a response.
@@ -20,10 +21,14 @@ pub(crate) struct Workload {
     pub(crate) tokens: Vec<String>,
     pub(crate) writers: usize,
     pub(crate) listers: usize,
+    /// Number of clients that follow events.
+    pub(crate) watchers: usize,
     /// Number of ids of each user: few, so that writers conflict.
     pub(crate) ids: i64,
     /// Pause of each worker after an operation: a history that is to be checked must not grow without bounds.
     pub(crate) pause: Duration,
+    /// Writers also replace plants.
+    pub(crate) replaces: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +45,20 @@ impl Workload {
     /// Runs the workers until `during` returns.
     pub(crate) fn run<T>(&self, history: &History, during: impl FnOnce() -> T) -> (T, Report) {
         let stop = AtomicBool::new(false);
-        let connections = AtomicUsize::new(0);
         let start = history.now();
+        let lists = TaggedLists::default();
+        let watchers: Vec<Watcher> = (0..self.watchers)
+            .zip(self.tokens.iter().enumerate().cycle())
+            .zip(self.nodes.iter().cycle())
+            .map(|((_, (user, token)), node)| Watcher::new(user, token, *node, history, &lists))
+            .collect();
         let (result, workers) = std::thread::scope(|scope| {
+            let _end = Watchers(&watchers);
+            for watcher in &watchers {
+                scope.spawn(|| watcher.follow());
+            }
             let stop_at_end = StopOnDrop(&stop);
-            let (stop, connections) = (&stop, &connections);
+            let stop = &stop;
             let seed = u64::from(start.subsec_nanos()) << 32;
             let workers: Vec<_> = (0..self.writers + self.listers)
                 .zip(seed..)
@@ -52,7 +66,8 @@ impl Workload {
                     let mut worker = LoadClient {
                         workload: self,
                         history,
-                        connections,
+                        lists_read: &lists,
+                        next_node: number,
                         lists: number >= self.writers,
                         random: Random::new(seed),
                         known: BTreeMap::new(),
@@ -71,6 +86,7 @@ impl Workload {
                 .into_iter()
                 .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect();
+            watchers.iter().for_each(Watcher::finish);
             (result, workers)
         });
         let mut moments: Vec<Duration> =
@@ -90,7 +106,7 @@ impl Workload {
                 let client = Client { address: *node, token: Some(token.clone()) };
                 let (called, plants) = wait_for("a list", || {
                     let called = history.now();
-                    listed(&client.get("/plants?include=id")).map(|plants| (called, plants))
+                    client.get("/plants?include=id").listed().map(|plants| (called, plants))
                 });
                 let action = Action::List(Some(plants));
                 history.record(Operation { user, called, returned: history.now(), action });
@@ -102,8 +118,9 @@ impl Workload {
 struct LoadClient<'a> {
     workload: &'a Workload,
     history: &'a History,
-    /// Number of connections opened by all workers. It selects the node of the next connection.
-    connections: &'a AtomicUsize,
+    lists_read: &'a TaggedLists,
+    /// Selects the node of the next connection. It differs between workers, so that each node has some of each kind.
+    next_node: usize,
     lists: bool,
     random: Random,
     /// Last list of each user and its entity tag, for conditional requests.
@@ -117,7 +134,8 @@ impl LoadClient<'_> {
     fn work(&mut self, stop: &AtomicBool) {
         let nodes = &self.workload.nodes;
         while !stop.load(Ordering::Relaxed) {
-            let node = nodes[self.connections.fetch_add(1, Ordering::Relaxed) % nodes.len()];
+            let node = nodes[self.next_node % nodes.len()];
+            self.next_node += 1;
             let Ok(mut connection) = Connection::try_open_with(node, RESPONSE_TIMEOUT) else {
                 std::thread::park_timeout(AFTER_FAILURE);
                 continue;
@@ -132,7 +150,10 @@ impl LoadClient<'_> {
         let id = i64::try_from(self.random.below(usize::try_from(self.workload.ids).expect("not negative")))
             .expect("a small number");
         let client = Client { address: node, token: Some(self.workload.tokens[user].clone()) };
-        let write = (!self.lists).then(|| Write::random(&mut self.random, self.history, user, id));
+        let write = (!self.lists).then(|| {
+            let kinds = if self.workload.replaces { 3 } else { 2 };
+            Write::random(&mut self.random, kinds, self.history, user, id)
+        });
         let bytes = if let Some(write) = &write {
             write.bytes(&client, id, &[])
         } else {
@@ -168,8 +189,9 @@ impl LoadClient<'_> {
         if response.status == 304 {
             return Some(self.known[&user].1.clone());
         }
-        let list = listed(response)?;
+        let list = response.listed()?;
         let tag = response.header("etag").expect("every list has an entity tag").to_owned();
+        self.lists_read.add(user, &tag, &list);
         self.known.insert(user, (tag, list.clone()));
         Some(list)
     }
@@ -183,11 +205,12 @@ pub(super) enum Write {
 }
 
 impl Write {
-    pub(super) fn random(random: &mut Random, history: &History, user: usize, id: i64) -> Self {
-        match random.below(3) {
+    /// Returns one of the first `kinds` kinds of writes.
+    pub(super) fn random(random: &mut Random, kinds: usize, history: &History, user: usize, id: i64) -> Self {
+        match random.below(kinds) {
             0 => Self::Create(history.name(user, id)),
-            1 => Self::Replace(history.name(user, id)),
-            _ => Self::Delete,
+            1 => Self::Delete,
+            _ => Self::Replace(history.name(user, id)),
         }
     }
 
@@ -232,21 +255,6 @@ impl Write {
             Self::Delete => Action::Delete(id, outcome),
         }
     }
-}
-
-fn listed(response: &Response) -> Option<BTreeMap<i64, String>> {
-    if response.status != 200 {
-        assert!(matches!(response.error(), 50300 | 50301), "unexpected response to a list: {}", response.wire());
-        return None;
-    }
-    let json = response.json();
-    let plants = json.as_array().expect("an array");
-    let listed: BTreeMap<i64, String> = plants
-        .iter()
-        .map(|plant| (plant["id"].as_i64().expect("an id"), plant["name"].as_str().expect("a name").to_owned()))
-        .collect();
-    assert_eq!(listed.len(), plants.len(), "the list has an id twice: {}", response.text());
-    Some(listed)
 }
 
 /// Pseudorandom number generator (`SplitMix64`).

@@ -58,7 +58,7 @@ const RULES: &[(Restricted, &[&str])] = &[
     (Restricted::Path("std::io::stderr"), &["src", "crates/telemetry/src/logging"]),
     (
         Restricted::Path("std::process::exit"),
-        &["src", "crates/store/src/sqlite/connection", "crates/store/src/postgres/writer"],
+        &["src", "crates/store/src/sqlite/connection", "crates/store/src/postgres/write/writer"],
     ),
     (Restricted::Path("std::process::abort"), &[]),
 ];

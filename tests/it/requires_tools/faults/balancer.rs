@@ -106,7 +106,7 @@ fn loss_of_a_node_affects_only_its_own_requests() {
         summary.unknown + summary.failed_lists
     };
     let mut failed_before = 0;
-    let fault = Fault::new("kill of a node behind a balancer", 3);
+    let fault = Fault::new("kill of a node behind a balancer", 2);
     for (lost, name) in [(0, "one"), (1, "two")].into_iter().cycle().take(fault.rounds) {
         fault.begin_round();
         workload.run(&history, || {

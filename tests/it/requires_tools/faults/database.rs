@@ -13,7 +13,7 @@ fn acknowledged_writes_survive_kills_of_the_database() {
     let cluster = Cluster::start(&[]);
     let store = Store::on(&cluster);
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
-    let fault = Fault::new("kill of PostgreSQL", 4);
+    let fault = Fault::new("kill of PostgreSQL", 2);
     let summary = disturb_under_load(&store, &nodes, &fault, |_, _| {
         cluster.kill();
         wait_until_not_ready(&nodes);
@@ -21,6 +21,44 @@ fn acknowledged_writes_survive_kills_of_the_database() {
         wait_until_ready(&nodes);
     });
     assert!(summary.failed_lists > 0, "no list failed: {summary:?}");
+}
+
+/// The file system of the database server is full. Nothing is lost, reads continue, and writes succeed again without a restart.
+#[test]
+fn writes_get_507_while_the_disk_of_the_database_is_full() {
+    let cluster = Cluster::start_on_small_disk();
+    let store = Store::on(&cluster);
+    let nodes = [store.serve(QUIET), store.serve(QUIET)];
+    let workload = load(&store, &nodes);
+    let history = History::new();
+    let eve = nodes[0].client(&store.token("eve", &[]));
+    let name = "x".repeat(1_000);
+    let fault = Fault::new("full disk of PostgreSQL", 1);
+    workload.run(&history, || {
+        for _ in 0..fault.rounds {
+            fault.begin_round();
+            let mut stored = eve.ids();
+            let mut create = || {
+                let id = i64::try_from(stored.len()).expect("small");
+                let response = in_time(|| eve.post(plant(id, &name)));
+                let is_stored = response.status == 200;
+                fault.count(1, usize::from(is_stored));
+                if is_stored {
+                    stored.push(id);
+                }
+                (!is_stored).then_some(response)
+            };
+            cluster.fill_disk();
+            assert_eq!(wait_for("the disk to be full", &mut create).error(), 50700);
+            cluster.free_disk();
+            wait_until("a write", || create().is_none());
+            fault.assert_stored(eve.ids() == stored, "a plant of eve");
+        }
+    });
+    workload.record_final_lists(&history);
+    let summary = history.check().unwrap();
+    assert_eq!((summary.unknown, summary.failed_lists), (0, 0), "{summary:?}");
+    fault.count_history(&summary);
 }
 
 #[test]
@@ -81,7 +119,7 @@ fn requests_fail_in_time_while_the_database_is_frozen() {
     let store = Store::on(&cluster);
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
     let eve = store.token("eve", &[]);
-    let fault = Fault::new("freeze of PostgreSQL", 2);
+    let fault = Fault::new("freeze of PostgreSQL", 1);
     let summary = disturb_under_load(&store, &nodes, &fault, |_, _| {
         cluster.freeze();
         wait_until_not_ready(&nodes);

@@ -1,11 +1,15 @@
 //! One of two nodes loses its connections to the database.
 
+use std::time::Duration;
+
 use super::{
-    COMMIT, QUIET, RECOVERY_LIMIT, SHORT_TIMEOUT, assert_unavailable, clients_of_pair, disturb_under_load, first_use,
-    in_time, is_active, is_ready, plant, plants, start_pair, wait_for_writes, wait_until_not_ready, wait_until_ready,
+    COMMIT, QUIET, RECOVERY_LIMIT, RESPONSE_LIMIT, SHORT_TIMEOUT, assert_unavailable, clients_of_pair,
+    disturb_under_load, first_use, in_time, is_active, is_ready, load, plant, plants, settle, start_pair,
+    wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
 use crate::support::{
-    Client, Cluster, Fault, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for, wait_until,
+    Client, Cluster, Fault, History, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for,
+    wait_until,
 };
 
 /// Cuts one of two nodes off under load.
@@ -30,12 +34,34 @@ fn cut_off(fault: &Fault, cut: fn(&TcpProxy)) {
 
 #[test]
 fn node_recovers_from_a_silent_network_partition() {
-    cut_off(&Fault::new("silent partition between a node and PostgreSQL", 2), TcpProxy::freeze);
+    cut_off(&Fault::new("silent partition between a node and PostgreSQL", 1), TcpProxy::freeze);
 }
 
 #[test]
 fn node_recovers_from_connections_that_close_at_once() {
-    cut_off(&Fault::new("loss of all connections to PostgreSQL", 2), TcpProxy::cut);
+    cut_off(&Fault::new("loss of all connections to PostgreSQL", 1), TcpProxy::cut);
+}
+
+/// Some messages are delayed by more than the timeout of the node.
+#[test]
+fn late_messages_do_not_harm_the_history() {
+    let cluster = Cluster::start(&[]);
+    let (store, proxy, nodes) = start_pair(&cluster, [QUIET, &[QUIET, &["--store-timeout", "500ms"]].concat()]);
+    let workload = load(&store, &nodes);
+    let history = History::new();
+    let fault = Fault::new("delayed messages to PostgreSQL", 3);
+    let ((), report) = workload.run(&history, || {
+        for _ in 0..fault.rounds {
+            proxy.delay(fault.begin_round(), Duration::from_secs(1));
+            wait_for_writes(&history, 50);
+        }
+        proxy.heal();
+        wait_until_ready(&nodes[1..]);
+    });
+    assert!(report.slowest < RESPONSE_LIMIT, "{report:?}");
+    settle(&history, &store);
+    workload.record_final_lists(&history);
+    fault.count_history(&history.check().unwrap());
 }
 
 /// Cuts a node off while it commits, waits until the database has ended the transaction, and returns the response,

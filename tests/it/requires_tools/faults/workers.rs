@@ -1,9 +1,12 @@
 //! Failures of the workers of Citus. `scripts/distributed` compiles and runs these tests; plain PostgreSQL has no workers.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use super::{COMMIT, QUIET, SHORT_TIMEOUT, disturb_under_load, plant, wait_for_writes, wait_until_ready};
-use crate::support::{Client, Cluster, Fault, JSON, Response, Server, Stage, Store, TcpProxy, wait_until};
+use super::{COMMIT, QUIET, SHORT_TIMEOUT, disturb_under_load, load, plant, settle, wait_for_writes, wait_until_ready};
+use crate::support::{
+    Client, Cluster, CommandOutput, Fault, History, JSON, Response, Server, Stage, Store, TcpProxy, wait_until,
+};
 
 /// The statements of the two phases that the coordinator sends to a worker.
 const PREPARE: &[u8] = b"PREPARE TRANSACTION";
@@ -52,11 +55,18 @@ fn only_users_of_a_lost_worker_get_503() {
     let cluster = Cluster::start(&[]);
     let [_, lost] = cluster.workers() else { panic!("two workers") };
     let store = Store::distributed(&cluster);
-    let node = store.serve(SHORT_TIMEOUT);
+    let node = store.serve(&[SHORT_TIMEOUT, &["--metrics-listen", "0"]].concat());
     let clients = users_of_workers(&store, &node, 2);
     for client in &clients {
         client.plant(1, "before");
     }
+    let metrics = node.metrics();
+    let addresses = cluster.workers().iter().map(|worker| worker.address().to_string()).collect::<Vec<_>>();
+    let up = || {
+        [&*addresses[0], &*addresses[1], "main"]
+            .map(|server| metrics.value("plantstore_lane_up", &[("server", server)]))
+    };
+    assert_eq!(up(), [1, 1, 1]);
     lost.kill();
     for id in 2..5 {
         wait_until("the other worker", || clients[0].post(plant(id, "during")).status != 503);
@@ -68,9 +78,34 @@ fn only_users_of_a_lost_worker_get_503() {
     let ready = node.anonymous().get("/readyz");
     assert_eq!(ready.status, 200);
     assert_eq!(ready.text(), format!(r#"{{"lost":["{}"],"status":"ready"}}"#, lost.address()));
+    assert_eq!(up(), [1, 0, 1]);
     lost.restart();
     wait_until("the worker", || clients[1].post(plant(2, "after")).status == 200);
     assert_eq!(clients[1].ids(), [1, 2]);
+    wait_until("all connections", || up() == [1, 1, 1]);
+}
+
+/// Both workers wait for a lock at the same time.
+#[test]
+fn list_of_several_owners_asks_their_workers_concurrently() {
+    let cluster = Cluster::start(&[]);
+    let store = Store::distributed(&cluster);
+    let node = store.serve(QUIET);
+    let [ada, bob] = &users_of_workers(&store, &node, 2)[..] else { panic!("two users") };
+    let names = [ada, bob].map(|client| client.get("/me").json()["user"].as_str().expect("a name").to_owned());
+    store.run(&["share", "grant", "--owner", &names[0], "--to", &names[1], "--role", "reader"]).success();
+    ada.plant(1, "Rose");
+    bob.plant(2, "Fern");
+    wait_until("the share", || bob.ids() == [1, 2]);
+    let database = &store.texts("SELECT current_database()")[0];
+    let waits = |worker: &Cluster| worker.psql(database, "SELECT count(*) FROM pg_locks WHERE NOT granted") != "0";
+    let held = store.hold_versions("ACCESS EXCLUSIVE MODE");
+    std::thread::scope(|scope| {
+        let list = scope.spawn(|| bob.get("/plants").status);
+        wait_until("both workers", || cluster.workers().iter().all(waits));
+        drop(held);
+        assert_eq!(list.join().expect("a response"), 200);
+    });
 }
 
 #[test]
@@ -180,6 +215,33 @@ fn commit_on_two_workers_has_one_outcome() {
         assert_eq!(create(id).status, if is_created { 409 } else { 200 }, "{about}");
     }
     assert_eq!(ada.ids(), [0, 1, 2, 3, 4, 5, 6]);
+}
+
+/// Cuts the connections of nodes and of the coordinator to the workers at any message, and delays messages.
+#[test]
+fn cuts_of_connections_to_workers_are_linearizable() {
+    let cluster = Cluster::start(&[]);
+    let (store, proxies) = behind_proxies(&cluster);
+    let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
+    let workload = load(&store, &nodes);
+    let history = History::new();
+    let fault = Fault::new("cut at any message to a worker", 40);
+    workload.run(&history, || {
+        for _ in 0..fault.rounds {
+            let mut random = fault.begin_round();
+            let proxy = &proxies[random.below(proxies.len())];
+            let cuts = proxy.cuts();
+            proxy.cut_after(random.below(50), COMMIT_STEPS[random.below(COMMIT_STEPS.len())]);
+            proxy.delay(random, Duration::from_millis(100));
+            wait_until("the proxy to cut the connection", || proxy.cuts() > cuts);
+        }
+        proxies.iter().for_each(TcpProxy::heal);
+        wait_until_ready(&nodes);
+        wait_for_writes(&history, 50);
+    });
+    settle(&history, &store);
+    workload.record_final_lists(&history);
+    fault.count_history(&history.check().unwrap());
 }
 
 #[test]

@@ -1,0 +1,113 @@
+//! The schema and the program change while the database restarts or clients write.
+
+use std::process::{Command, Stdio};
+
+use super::{QUIET, load, plant, plants, settle, wait_for_writes};
+use crate::retries::STAGES;
+use crate::support::tools::succeed;
+use crate::support::{Cluster, CommandOutput, Fault, History, Server, Store, TcpProxy, previous_release, wait_until};
+
+const MIGRATIONS: [&str; 4] = [
+    include_str!("../../../../migrations/postgres/0001_plants.sql"),
+    include_str!("../../../../migrations/postgres/0002_keys_and_shares.sql"),
+    include_str!("../../../../migrations/postgres/0003_self_service.sql"),
+    include_str!("../../../../migrations/postgres/0004_one_table_of_shares.sql"),
+];
+
+/// Creates the schema of an earlier release, with a user who has a plant.
+fn create_old_schema(store: &Store, version: usize) {
+    let versions: Vec<String> = (1..=version).map(|number| format!("({number}, 1)")).collect();
+    store.execute(&format!(
+        "SET ROLE plantstore; CREATE SCHEMA plantstore; {}; INSERT INTO schema_versions VALUES {};
+         INSERT INTO users (name, created_at) VALUES ('ada', 0); INSERT INTO collections VALUES (1, 1);
+         INSERT INTO plants (user_id, plant_id, name, version) VALUES (1, 1, 'Rose', 1)",
+        MIGRATIONS[..version].concat(),
+        versions.join(", ")
+    ));
+}
+
+/// The database is killed at any message of a migration from each released schema, or from none.
+#[test]
+fn migration_is_completed_after_a_restart_of_the_database() {
+    let cluster = Cluster::start(&[]);
+    let fault = Fault::new("restart of PostgreSQL during a migration", MIGRATIONS.len());
+    for round in 0..fault.rounds {
+        let mut random = fault.begin_round();
+        let version = round % MIGRATIONS.len();
+        let store = Store::undistributed(&cluster);
+        let mut expected = Vec::new();
+        if version > 0 {
+            create_old_schema(&store, version);
+            expected.push((1, "Rose".to_owned()));
+        }
+        let proxy = TcpProxy::start(cluster.address());
+        proxy.cut_after(random.below(60 / (version + 1)), STAGES[random.below(STAGES.len())]);
+        let through = store.through(&proxy);
+        let mut command = through.command(&["migrate"]);
+        let mut migration = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a process");
+        wait_until("a cut, or the end", || {
+            proxy.cuts() > 0 || migration.try_wait().expect("the state of the process").is_some()
+        });
+        cluster.kill();
+        cluster.restart();
+        let output = migration.wait_with_output().expect("the end of the migration");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", output.stderr_text());
+        store.run(&["migrate"]).success();
+        assert_eq!(store.rows("SELECT version FROM schema_versions ORDER BY version"), [1, 2, 3, 4]);
+        let node = store.serve(QUIET);
+        let ada = node.client(&store.token("ada", &[]));
+        fault.assert_stored(plants(&ada) == expected, &format!("after a migration from {version}"));
+        assert_eq!(ada.post(plant(2, "Fern")).status, 200);
+        fault.count(2, 1);
+    }
+}
+
+/// Nodes of one release are replaced by nodes of this one and back, one after the other, under load. `scripts/faults --old` names
+/// a program of an earlier release, which also creates the schema. Otherwise, nodes of this release are replaced.
+#[test]
+fn nodes_are_replaced_one_after_the_other_under_load() {
+    let cluster = Cluster::start(&[]);
+    let store = Store::undistributed(&cluster);
+    let this = env!("CARGO_BIN_EXE_plantstore");
+    let previous = previous_release();
+    let old = previous.as_deref().unwrap_or(this);
+    let name = previous.as_ref().map_or("replacement of nodes".to_owned(), |program| {
+        let version = succeed(Command::new(program).arg("--version"));
+        format!("rolling upgrade from {} and back", version.trim_end())
+    });
+    let fault = Fault::new(&name, 2);
+    succeed(&mut store.command_of(&[old], &["migrate"]));
+    let start = |program: &str, listen: &str| {
+        let arguments = [&["serve", "--no-first-token", "--listen", listen], QUIET].concat();
+        Server::start(store.command_of(&[program], &arguments))
+    };
+    let mut nodes = [(); 2].map(|()| start(old, "127.0.0.1:0"));
+    let mut workload = load(&store, &[]);
+    workload.nodes = nodes.iter().map(Server::address).collect();
+    if previous.is_some() {
+        // Earlier releases have neither.
+        workload.watchers = 0;
+        workload.replaces = false;
+    }
+    let history = History::new();
+    for program in [this, old].into_iter().cycle().take(fault.rounds) {
+        fault.begin_round();
+        workload.run(&history, || {
+            wait_for_writes(&history, 100);
+            store.run(&["migrate"]).success();
+            for node in &mut nodes {
+                assert_eq!(node.stop().code(), Some(0));
+                *node = start(program, &node.address().to_string());
+                wait_for_writes(&history, 100);
+            }
+        });
+        settle(&history, &store);
+        workload.record_final_lists(&history);
+    }
+    let summary = history.check().unwrap();
+    fault.count_history(&summary);
+    assert_eq!(summary.rejected, 0, "{summary:?}");
+    // Only requests in flight may have failed: at most one of each client when its node stops.
+    let in_flight = 2 * fault.rounds * (workload.writers + workload.listers);
+    assert!(summary.unknown + summary.failed_lists <= in_flight, "{summary:?}");
+}
