@@ -119,6 +119,7 @@ engine_test!(invalid_body_is_rejected_with_its_error_code, |Garden { ada, .. }: 
         // Not an object.
         ("[]", 40002, "object"),
         (r#"[{"id":1,"name":"a"}]"#, 40002, "object"),
+        (r#"[1,"a","b"]"#, 40002, "object"),
         ("null", 40002, "object"),
         ("1e400", 40002, "object"),
         (r#""text""#, 40002, "object"),

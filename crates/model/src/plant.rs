@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
@@ -188,9 +188,28 @@ impl NewPlant {
     /// Parses one JSON object and reports all errors together. A tag of `null` counts as none, and
     /// unknown fields are ignored.
     pub fn from_json(bytes: &[u8]) -> Result<Self, BodyError> {
+        if let Some(plant) = Self::from_plain_json(bytes) {
+            return Ok(plant);
+        }
         let mut object = JsonObject::parse(bytes, " with `id` and `name`")?;
         let id = object.required("id", parse_id);
         Self::finish(object, id)
+    }
+
+    /// Parses an object with all fields known and valid, as nearly all bodies are. It takes fewer instructions, and finds no errors.
+    fn from_plain_json(bytes: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct PlainPlant {
+            id: i64,
+            name: String,
+            tag: Option<String>,
+        }
+
+        // An array would pass for the fields in their order.
+        let PlainPlant { id, name, tag } = serde_json::from_slice(bytes).ok().filter(|_| bytes.starts_with(b"{"))?;
+        let tag = tag.map(Tag::parse).transpose().ok()?;
+        Some(Self { id: PlantId(id), name: PlantName::parse(name).ok()?, tag })
     }
 
     /// Parses the name and the tag that replace those of the plant `id`, by the same rules. The object may have this id.
