@@ -102,8 +102,8 @@ impl Context {
     }
 
     pub(crate) fn id(&self) -> &str {
-        // Accepted ids and generated ones are ASCII.
-        self.id.to_str().unwrap_or_default()
+        // Accepted ids and generated ones are ASCII, which the standard library checks for several bytes at a time.
+        str::from_utf8(self.id.as_bytes()).unwrap_or_default()
     }
 
     /// Counts a request whose response has ended, adds it to its trace and writes its line of the access log.

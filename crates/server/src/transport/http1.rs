@@ -98,8 +98,9 @@ fn respond<H: Handler>(
     client: IpAddr,
 ) -> impl Future<Output = hyper::Response<H::Body>> + use<H> {
     let in_flight = InFlightRequest::begin(&transport.requests, Some(state));
-    let rejection = check_transfer_encoding(request.headers());
     let has_body = !request.body().is_end_stream();
+    // A request with the field has a body, even if it is empty.
+    let rejection = if has_body { check_transfer_encoding(request.headers()) } else { None };
     let takes_body = matches!(*request.method(), Method::POST | Method::PUT);
     let client = transport.trusted_proxies.client_of(client, request.headers());
     let info = RequestInfo { client, in_flight, rejection };
