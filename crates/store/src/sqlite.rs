@@ -4,6 +4,7 @@
 //! read long lists in steps and hold no transaction between two steps, so that the WAL can always be reset. The command line
 //! opens the same file as a running server; SQLite's locks synchronize them.
 
+mod batch;
 mod connection;
 mod engine;
 mod file;

@@ -8,6 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::types::Type;
 use rusqlite::{CachedStatement, Connection, Error, ErrorCode, OpenFlags, Row, ToSql, ffi};
 
+use super::batch;
 use crate::error::StoreError;
 use crate::sql::{FromRow, Parameter, ReadableValue, RowSource};
 
@@ -41,6 +42,7 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 pub(crate) fn connect_reader(path: &Path) -> rusqlite::Result<Connection> {
     let connection = connect(path)?;
     connection.pragma_update(None, "query_only", true)?;
+    batch::define_function(&connection)?;
     Ok(connection)
 }
 

@@ -2,13 +2,16 @@
 
 use std::ops::ControlFlow;
 
-use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
+use super::batch::Batch;
 use super::engine::Sqlite;
 use crate::error::StoreError;
 use crate::plants::{FetchedRows, ListStep, PlantRange, PlantRow, Version, fetch_sizes, merge};
 use plantstore_model::plant::PlantId;
 use plantstore_model::user::UserId;
+
+const VERSION: &str = "SELECT version FROM users WHERE user_id = ?1";
 
 #[expect(clippy::unused_async, reason = "the methods of both engines are asynchronous; this one never waits")]
 impl Sqlite {
@@ -57,44 +60,44 @@ impl Sqlite {
 }
 
 fn version(connection: &Connection, user: UserId) -> rusqlite::Result<Option<Version>> {
-    let mut statement = connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
+    let mut statement = connection.prepare_cached(VERSION)?;
     statement.query_row([user.get()], |row| row.get(0).map(Version::new)).optional()
 }
 
-/// Passes the ids and rows of the first plants of the range to `each` until it breaks, and returns the owner's version. An owner without plants in
-/// the range has one row without an id.
+/// Passes the first plants of the range to `each` until it breaks, and returns the owner's version, of the same snapshot.
 fn query(
     connection: &Connection,
     range: &PlantRange,
-    rows: i64,
-    mut each: impl FnMut(i64, &Row<'_>) -> rusqlite::Result<ControlFlow<()>>,
+    rows: usize,
+    mut each: impl FnMut(i64, &str, Option<&str>) -> ControlFlow<()>,
 ) -> rusqlite::Result<Option<Version>> {
     const FIRST: &str = "
-        SELECT users.version, plant_id, plants.name, tag
-        FROM users LEFT JOIN plants ON plants.user_id = users.user_id AND plant_id >= ?2
-        WHERE users.user_id = ?1 ORDER BY plant_id LIMIT ?3";
-    // Nearly every list is a single step without these bounds, which cost time.
+        SELECT 1 FROM plants
+        WHERE user_id = ?1 AND plant_id >= ?2 AND add_to_batch(plant_id, name, tag) ORDER BY plant_id";
+    // Nearly every list is a single step without these bounds, which cost time. `CASE` determines the order of evaluation.
     const LATER: &str = "
-        SELECT users.version, plant_id, plants.name, tag
-        FROM users LEFT JOIN plants ON plants.user_id = users.user_id
-          AND plant_id >= ?2 AND plant_id <= ?4 AND plants.version <= ?5
-        WHERE users.user_id = ?1 ORDER BY plant_id LIMIT ?3";
+        SELECT 1 FROM plants
+        WHERE user_id = ?1 AND plant_id BETWEEN ?2 AND ?3
+          AND CASE WHEN version <= ?4 THEN add_to_batch(plant_id, name, tag) END ORDER BY plant_id";
+    // While this statement is on its row, SQLite keeps the snapshot for the next one. A transaction would take two statements more.
+    let mut owner = connection.prepare_cached(VERSION)?;
+    let mut owner = owner.query([range.owner.get()])?;
+    let Some(row) = owner.next()? else { return Ok(None) };
+    let version = Version::new(row.get(0)?);
     let bounded = range.is_bounded();
     let mut statement = connection.prepare_cached(if bounded { LATER } else { FIRST })?;
-    let values = [range.owner.get(), range.from, rows, range.through, range.as_of];
-    let mut found = statement.query(params_from_iter(&values[..if bounded { 5 } else { 3 }]))?;
-    let mut version = None;
-    while let Some(row) = found.next()? {
-        if version.is_none() {
-            version = Some(Version::new(row.get(0)?));
-        }
-        if let Some(id) = row.get_ref(1)?.as_i64_or_null()?
-            && each(id, row)?.is_break()
-        {
-            break;
+    let values = [range.owner.get(), range.from, range.through, range.as_of];
+    let mut full_batches = statement.query(params_from_iter(&values[..if bounded { 4 } else { 2 }]))?;
+    let mut left = rows;
+    while left > 0 {
+        Batch::reset(left);
+        let is_last = full_batches.next()?.is_none();
+        match Batch::pass_to(&mut each)? {
+            Some(passed) if !is_last => left -= passed,
+            _ => break,
         }
     }
-    Ok(version)
+    Ok(Some(version))
 }
 
 fn list_one(
@@ -103,22 +106,21 @@ fn list_one(
     rows: usize,
     mut each: impl FnMut(usize, PlantId, &str, Option<&str>) -> ControlFlow<()>,
 ) -> rusqlite::Result<ListStep> {
-    // One row more shows if there are more.
-    let beyond = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
     let mut emitted = 0;
     let mut stopped = false;
     let mut more = false;
     let mut last = None;
-    let version = query(connection, range, beyond, |id, row| {
+    // One row more shows if there are more.
+    let version = query(connection, range, rows.saturating_add(1), |id, name, tag| {
         if stopped || emitted == rows {
             more = true;
-            return Ok(ControlFlow::Break(()));
+            return ControlFlow::Break(());
         }
         let id = PlantId::new(id);
-        stopped = each(0, id, row.get_ref(2)?.as_str()?, row.get_ref(3)?.as_str_or_null()?).is_break();
+        stopped = each(0, id, name, tag).is_break();
         emitted += 1;
         last = Some(id);
-        Ok(ControlFlow::Continue(()))
+        ControlFlow::Continue(())
     })?;
     *range = last.map_or(*range, |last| range.past(last));
     Ok(ListStep { more, versions: vec![version] })
@@ -135,9 +137,9 @@ fn list_many(
     let mut pages = Vec::with_capacity(ranges.len());
     for (range, fetch_size) in ranges.iter().zip(fetch_sizes(ranges, rows)) {
         let mut plants = Vec::new();
-        versions.push(query(&transaction, range, i64::try_from(fetch_size + 1).unwrap_or(i64::MAX), |id, row| {
-            plants.push(PlantRow { id, name: row.get(2)?, tag: row.get(3)? });
-            Ok(ControlFlow::Continue(()))
+        versions.push(query(&transaction, range, fetch_size + 1, |id, name, tag| {
+            plants.push(PlantRow { id, name: name.to_owned(), tag: tag.map(str::to_owned) });
+            ControlFlow::Continue(())
         })?);
         pages.push(FetchedRows::new(plants, fetch_size));
     }
