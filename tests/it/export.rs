@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::tools::assert_declared;
 use crate::support::transfer::{export, import, lines, stderr};
-use crate::support::{Engine, Service, Store, engine_test, engine_tool_test, sqlite_test};
+use crate::support::{Engine, Service, Store, engine_test, engine_tool_test, sqlite_test, wait_until};
 
 // Owners in the order of their bytes, independent of the locale of the database; then ids, as numbers.
 engine_test!(every_plant_is_exported_as_a_line_unchanged, |Service { store, server }: &Service| {
@@ -91,6 +91,20 @@ engine_test!(closed_pipe_is_no_failure, |store: &Store| {
     let output = store.command(&["export"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "a write error is a failure");
     assert_eq!(stderr(&output), "error: cannot write: No space left on device\n");
+});
+
+// A snapshot of a file keeps the write-ahead log from being reset, so it has a time limit.
+sqlite_test!(export_that_is_not_read_gives_up_its_snapshot, |store: &Store| {
+    import(store, &[], &lines(&["ada"], 40_000));
+    let mut child = store.command(&["export"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    store.token("ben", &[]);
+    let log_is_reset = || store.rows("PRAGMA wal_checkpoint(TRUNCATE)") == [0];
+    assert!(!log_is_reset(), "the snapshot is still open");
+    wait_until("the snapshot to be given up", log_is_reset);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("its reader received nothing for a minute"), "{}", stderr(&output));
 });
 
 engine_tool_test!(progress_is_shown_on_a_terminal, requires_script, |store: &Store| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params, params_from_iter};
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep_until};
 
 use super::line::{ImportOutcome, ImportResult, ImportRow, OnDuplicate};
@@ -57,13 +57,16 @@ pub(super) fn snapshot(file: ExaminedFile, selection: Selection) -> Result<Snaps
     }
     let url = file.url.clone();
     let (sender, snapshot) = Snapshot::channel();
-    let reader = SnapshotReader { file, selection, sender, runtime: Handle::current() };
-    let reading = move || {
-        let last = reader.read().map(|()| SnapshotMessage::End);
-        // Fails if the receiver is gone.
-        let _ = reader.send(last);
-    };
-    let started = thread::Builder::new().name("snapshot".to_owned()).spawn(reading);
+    // A runtime of its own: that of a command advances no timers while the command writes its output.
+    let runtime = Builder::new_current_thread().enable_time().build();
+    let started = runtime.and_then(|runtime| {
+        let reader = SnapshotReader { file, selection, sender, runtime };
+        thread::Builder::new().name("snapshot".to_owned()).spawn(move || {
+            let last = reader.read().map(|()| SnapshotMessage::End);
+            // Fails if the receiver is gone.
+            let _ = reader.send(last);
+        })
+    });
     started.map_err(|error| OpenError::Unusable(url, error.to_string()))?;
     Ok(snapshot)
 }
@@ -72,7 +75,7 @@ struct SnapshotReader {
     file: ExaminedFile,
     selection: Selection,
     sender: SnapshotSender,
-    runtime: Handle,
+    runtime: Runtime,
 }
 
 impl SnapshotReader {
