@@ -32,7 +32,8 @@ impl Fixture {
     async fn open(file: &str) -> Result<Self, Failure> {
         let options = OpenOptions {
             schema_change: SchemaChange::Create,
-            write_queue: BATCH,
+            // The places of a batch are returned after its replies.
+            write_queue: 2 * BATCH,
             readers: 1,
             admin_timeout: TIMEOUT,
             timeout: TIMEOUT,
