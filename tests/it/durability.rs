@@ -1,6 +1,6 @@
 //! Durability: acknowledged writes survive the loss of the process and errors of the disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -156,6 +156,36 @@ fn a_failed_sync_ends_the_process() {
     }
 }
 
+/// A checkpoint syncs the database in a thread of its own, so that the reset of the WAL, which blocks all writes, has little to sync.
+#[rstest]
+#[case::requires_strace()]
+fn a_failed_sync_of_a_checkpoint_ends_the_process() {
+    let store = Store::new(Engine::Sqlite);
+    let token = store.token("ada", &[]);
+    let server = store.serve(&[]);
+    let (stop, written) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // SQLite itself calls `fsync`.
+    let _injector = FaultInjector::attach(&server, &["-o/dev/null", "-e", "inject=fdatasync:error=EIO"]);
+    let acknowledged: Vec<i64> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|worker| {
+                let (ada, stop, written) = (server.client(&token), &stop, &written);
+                scope.spawn(move || fill(&ada, worker, stop, written))
+            })
+            .collect();
+        {
+            let _stop = StopOnDrop(&stop);
+            wait_until("the process to end", || server.ended().is_some());
+        }
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(server.wait().code(), Some(1));
+    assert!(server.log().contains("the disk failed to sync written data: exiting"), "{}", server.log());
+    integrity(&store);
+    let found: BTreeSet<i64> = store.serve(&[]).client(&token).ids().into_iter().collect();
+    assert!(acknowledged.iter().all(|id| found.contains(id)));
+}
+
 /// The store is on a small file system in a mount namespace of its own.
 #[rstest]
 #[case::requires_unshare()]
@@ -221,15 +251,20 @@ fn the_wal_stays_bounded_under_load() {
     assert_eq!(Server::log(server), "", "no warnings");
 }
 
-/// Creates large plants of random ids until it is stopped.
-fn fill(client: &Client, worker: usize, stop: &AtomicBool, written: &AtomicUsize) {
+/// Creates large plants of random ids until it is stopped or the server ends, and returns the ids of those that were acknowledged.
+fn fill(client: &Client, worker: usize, stop: &AtomicBool, written: &AtomicUsize) -> Vec<i64> {
     let mut connection = client.connect();
     let name = "x".repeat(1_000);
     let mut id = i64::try_from(worker).expect("small") + 1;
+    let mut acknowledged = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         id = id.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let body = format!(r#"{{"id":{id},"name":"{name}"}}"#);
-        assert_eq!(connection.ask(client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes()))).status, 200);
+        let sent = connection.try_send(client.bytes("POST", "/plants", &[JSON], Some(body.as_bytes())));
+        let Ok(response) = sent.and_then(|()| connection.try_read_response(false)) else { break };
+        assert_eq!(response.status, 200);
+        acknowledged.push(id);
         written.fetch_add(1, Ordering::Relaxed);
     }
+    acknowledged
 }

@@ -2,19 +2,21 @@
 //!
 //! SQLite's automatic checkpoint is off, because it hides a failed sync. A thread copies the WAL into the database while the writer
 //! continues. Under constant load it never copies all of it, and only a fully copied WAL can be reset. Past [`WAL_LIMIT_FRAMES`] the
-//! writer itself copies the rest and resets the WAL.
+//! writer itself copies the rest and resets the WAL. No write is executed meanwhile, so this must be short: it follows a copy of the
+//! thread, which has also synced what it copied. SQLite itself syncs the database only when the whole WAL is copied.
 //!
 //! SQLite continues to use the open file after its path names another one, so all later writes would be lost at the next start.
 //! Therefore the device and inode of the path are compared with those of the open file: after every commit, before it is
 //! acknowledged, and periodically by the checkpoint thread.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind};
+use std::mem::{self, ManuallyDrop};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -27,8 +29,8 @@ use plantstore_telemetry::metrics::{Exposition, Gauge, Histogram, TIMES};
 
 /// Mode of a file that its group or all users can write to.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// Number of pending frames (4 KiB each) past which a checkpoint runs: 4 MiB.
-const CHECKPOINT_FRAMES: i64 = 1_024;
+/// Number of pending frames (4 KiB each) past which a checkpoint runs: 8 MiB.
+const CHECKPOINT_FRAMES: i64 = 2_048;
 /// Bytes of a frame: a page and its header.
 const FRAME_BYTES: i64 = 4_096 + 24;
 /// Number of frames past which the writer resets the WAL: 32 MiB.
@@ -123,8 +125,12 @@ fn reset(writer: &Connection) -> bool {
 /// The writer's handle on the checkpointing thread.
 pub(crate) struct Checkpointer {
     /// Set until this is dropped.
-    wake: Option<SyncSender<()>>,
+    wake: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    /// True from the wake-up of the thread until it has copied the WAL.
+    copying: Arc<AtomicBool>,
+    /// True from the wake-up of the thread until the writer has noticed that it has copied the WAL.
+    woken: bool,
     not_before: Option<Instant>,
     metrics: Arc<WalMetrics>,
 }
@@ -139,16 +145,17 @@ impl Checkpointer {
     ) -> rusqlite::Result<Self> {
         writer.pragma_update(None, "journal_size_limit", WAL_FILE_LIMIT)?;
         let connection = connect(path)?;
-        let (wake, woken) = sync_channel(1);
-        let file = Arc::clone(file);
-        let counted = Arc::clone(metrics);
+        let (wake, wakes) = channel();
+        let copying = Arc::<AtomicBool>::default();
+        let (file, copies, counted) = (Arc::clone(file), Arc::clone(&copying), Arc::clone(metrics));
         let thread = thread::Builder::new()
             .name("checkpoint".to_owned())
-            .spawn(move || run(&connection, &woken, &file, &counted))
+            .spawn(move || run(&connection, &wakes, &file, &copies, &counted))
             .unwrap_or_else(|error| {
                 exit_process("cannot start the checkpoint thread", &error.to_string(), DISK_ADVICE)
             });
-        Ok(Self { wake: Some(wake), thread: Some(thread), not_before: None, metrics: Arc::clone(metrics) })
+        let metrics = Arc::clone(metrics);
+        Ok(Self { wake: Some(wake), thread: Some(thread), copying, woken: false, not_before: None, metrics })
     }
 
     /// Checks the size of the WAL. The writer calls this between two transactions.
@@ -156,16 +163,21 @@ impl Checkpointer {
         let Some(wal) = wal_state(writer) else { return };
         self.metrics.bytes.set(wal.frames * FRAME_BYTES);
         self.metrics.pending_bytes.set(wal.pending() * FRAME_BYTES);
-        if wal.pending() > CHECKPOINT_FRAMES {
-            // A full channel means that the thread is already woken.
-            let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+        if self.copying.load(Ordering::Acquire) {
+            return;
         }
+        let just_copied = mem::take(&mut self.woken);
         let due = self.not_before.is_none_or(|not_before| Instant::now() >= not_before);
-        if wal.frames > WAL_LIMIT_FRAMES && due {
+        let is_reset = wal.frames > WAL_LIMIT_FRAMES && due;
+        if is_reset && just_copied {
             let begun = Instant::now();
             let blocked = reset(writer);
             self.metrics.restart_checkpoints.time(begun.elapsed());
             self.not_before = blocked.then(|| Instant::now() + RESET_PAUSE);
+        } else if is_reset || wal.pending() > CHECKPOINT_FRAMES {
+            self.woken = true;
+            self.copying.store(true, Ordering::Release);
+            let _ = self.wake.as_ref().map(|wake| wake.send(()));
         }
     }
 }
@@ -178,9 +190,9 @@ impl Drop for Checkpointer {
     }
 }
 
-fn run(connection: &Connection, woken: &Receiver<()>, file: &DatabaseFile, metrics: &WalMetrics) {
+fn run(connection: &Connection, wakes: &Receiver<()>, file: &DatabaseFile, copying: &AtomicBool, metrics: &WalMetrics) {
     loop {
-        match woken.recv_timeout(FILE_CHECK_INTERVAL) {
+        match wakes.recv_timeout(FILE_CHECK_INTERVAL) {
             Ok(()) => {}
             Err(RecvTimeoutError::Timeout) => {
                 // An error is retried at the next interval.
@@ -191,9 +203,11 @@ fn run(connection: &Connection, woken: &Receiver<()>, file: &DatabaseFile, metri
         }
         let begun = Instant::now();
         if let Some(wal) = checkpoint(connection, PASSIVE) {
+            file.sync_or_exit();
             metrics.pending_bytes.set(wal.pending() * FRAME_BYTES);
         }
         metrics.passive_checkpoints.time(begun.elapsed());
+        copying.store(false, Ordering::Release);
     }
 }
 
@@ -238,6 +252,9 @@ pub(crate) struct DatabaseFile {
     /// Absolute, so that a moved working directory counts as a moved file. Links are followed at every check.
     path: PathBuf,
     identity: (u64, u64),
+    /// For syncs besides those of SQLite. Never closed: closing any descriptor of a file releases all locks that the process
+    /// holds on it, those of SQLite included.
+    file: ManuallyDrop<File>,
     /// Set before the process exits. No commit begins afterwards.
     lost: AtomicBool,
 }
@@ -257,12 +274,12 @@ impl DatabaseFile {
     /// Reads the identity of the file at `path`. Call this before the file is opened.
     pub(super) fn new(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        let file = fs::metadata(&path)?;
-        if file.mode() & WRITABLE_BY_OTHERS != 0 {
+        let file = ManuallyDrop::new(File::open(&path)?);
+        let found = file.metadata()?;
+        if found.mode() & WRITABLE_BY_OTHERS != 0 {
             tracing::warn!(file = %path.display(), "other users can write to the store: make it private with chmod 600");
         }
-        let identity = identity(&file);
-        Ok(Self { path, identity, lost: AtomicBool::new(false) })
+        Ok(Self { path, identity: identity(&found), file, lost: AtomicBool::new(false) })
     }
 
     /// Fails if the path does not name the open file, or cannot be examined.
@@ -302,6 +319,13 @@ impl DatabaseFile {
                       place, and start again";
         truncate(connection);
         exit_process(&mismatch.to_string(), &self.path.display().to_string(), advice)
+    }
+
+    /// Syncs what was copied into the database. Exits the process if that fails, as after any failed sync.
+    fn sync_or_exit(&self) {
+        if let Err(error) = self.file.sync_data() {
+            exit_process("the disk failed to sync written data", &error.to_string(), DISK_ADVICE);
+        }
     }
 
     fn compare(&self) -> Result<(), Mismatch> {
