@@ -3,11 +3,12 @@
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rstest::rstest;
 use serde_json::json;
 
 use crate::support::transfer::import;
 use crate::support::{
-    Client, CommandOutput, Connection, Garden, Response, Server, Service, StopOnDrop, Store, assert_snapshot,
+    Client, CommandOutput, Connection, Engine, Garden, Response, Server, Service, StopOnDrop, Store, assert_snapshot,
     engine_test, wait_until,
 };
 
@@ -311,3 +312,23 @@ engine_test!(list_that_cannot_be_finished_is_cut_off, |store: &Store| {
     });
     server.wait_for_log("list response aborted");
 });
+
+/// PostgreSQL rejects such text. The store checks the texts of several rows together, so that a character may begin in one and end
+/// in the next.
+#[rstest]
+#[case::name("name = CAST(x'ff' AS TEXT) WHERE plant_id = 50")]
+#[case::tag("tag = CAST(x'80' AS TEXT) WHERE plant_id = 50")]
+#[case::name_and_tag("name = CAST(x'61c3' AS TEXT), tag = CAST(x'a962' AS TEXT) WHERE plant_id = 50")]
+#[case::tag_and_next_name(
+    "tag = CAST(x'61c3' AS TEXT) WHERE plant_id = 50; UPDATE plants SET name = CAST(x'a963' AS TEXT) WHERE plant_id = 51"
+)]
+fn list_with_text_that_is_not_utf8_is_an_error(#[case] change: &str) {
+    let Service { store, server } = &Service::new(Engine::Sqlite, &[]);
+    let ada = server.client(&store.token("ada", &[]));
+    store.insert_plants(100, "Fern");
+    store.execute(&format!("UPDATE plants SET {change}"));
+    assert_eq!(ada.get("/plants?limit=20").status, 200, "a list without this plant");
+    for path in ["/plants", "/plants?limit=60", "/plants?include=id"] {
+        assert_eq!(ada.get(path).error(), 50000, "{path}");
+    }
+}
