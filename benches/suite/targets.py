@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from figures import Figure, Result
 
 MET = "met"
-# The median misses the bound, by no more than the spread of the rounds.
+# The median misses the bound, but at least one round meets it.
 WITHIN_SPREAD = "within spread"
 MISSED = "missed"
 NOT_MEASURED = "not measured"
@@ -28,10 +28,12 @@ class Target:
     def verdict(self, figure):
         if figure is None:
             return NOT_MEASURED
-        shortfall = self.at_least - figure.median if self.at_least is not None else figure.median - self.at_most
-        if shortfall <= 0:
+        if self._is_met(figure.median):
             return MET
-        return WITHIN_SPREAD if shortfall <= figure.spread else MISSED
+        return WITHIN_SPREAD if any(map(self._is_met, figure.rounds)) else MISSED
+
+    def _is_met(self, value):
+        return value >= self.at_least if self.at_least is not None else value <= self.at_most
 
 
 def ratio(name, other, field="rate"):
