@@ -109,7 +109,7 @@ class Context:
             return measure(seconds)
         except LoadFailed as error:
             if contestant not in optional:
-                raise
+                raise LoadFailed(f"{name}: {error}") from error
             progress(f"  {name} failed, so {contestant} is left out: {error}")
             self.describe(contestant, failure=f"{name.split('/')[1]} failed under load: {error}")
             self.result.remove(contestant)

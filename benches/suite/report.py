@@ -191,7 +191,11 @@ def transfer_section(result):
 
 def overload_section(result):
     lines = result.facts.get("overload")
-    return ["## Overload", "", *lines, ""] if lines else []
+    note = [
+        "*Of peak*: the share of the peak, which 64 connections reach in a closed loop right before. *Of carried*: the share of the most",
+        "that the 4,000 connections of the open loop have carried when no more than the peak was offered.",
+    ]
+    return ["## Overload", "", *note, "", *lines, ""] if lines else []
 
 
 def micro_section(result):

@@ -11,7 +11,8 @@ TITLE = "throughput against connections"
 
 def run(context):
     store = context.stores.largest()
-    node = context.enter(plantstore.Node(context, store.url, name="connections"))
+    # With the default, some creates of 1,024 connections are rejected as overload when all of them wait for one commit.
+    node = context.enter(plantstore.Node(context, store.url, "--write-queue", "2048", name="connections"))
     target = node.target(store.all)
     _, bare_target = bare.start(context, fetch_list(node.target(store.one))[0], store.all)
     cases = []
