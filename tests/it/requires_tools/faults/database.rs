@@ -74,14 +74,15 @@ fn open_connections_serve_while_new_ones_are_not_accepted() {
     workload.run(&history, || {
         wait_for_writes(&history, 100);
         cluster.freeze_postmaster();
+        wait_for_writes(&history, 300);
+        // The start of a node fails if it cannot connect for ten seconds, so nothing else is waited for.
         std::thread::scope(|scope| {
             let late = scope.spawn(|| store.serve_through(&wrapper, SHORT_TIMEOUT));
             wait_until("the node to retry", || log().contains("cannot connect to the database: retrying"));
-            wait_for_writes(&history, 300);
             let still_waits = !late.is_finished();
             cluster.thaw_postmaster();
             assert!(still_waits, "{}", log());
-            let late = late.join().expect("the node starts");
+            let late = late.join().unwrap_or_else(|_| panic!("the node ended: {}", log()));
             assert_eq!(late.anonymous().get("/readyz").status, 200);
             assert_eq!(late.client(&workload.tokens[0]).get("/plants").status, 200);
         });
