@@ -1,5 +1,6 @@
 //! Writer thread: drains the write queue into one transaction, and replies after the commit is on disk.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,14 +24,14 @@ use plantstore_model::user::{UserId, UserName};
 
 /// Timeout of a commit that has begun, in case the disk hangs.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Number of owners whose versions the writer remembers.
+const VERSIONS_MAX: usize = 100_000;
 /// Time that a caller waits longer than the writer waits for the write lock, so that the writer reports the error.
 const REPLY_MARGIN: Duration = Duration::from_millis(300);
 
-// These statements find the owner themselves, and change nothing without one: a plant to insert then has no version.
-const CREATE: &str = "
-    INSERT OR IGNORE INTO plants (user_id, plant_id, name, tag, version)
-    VALUES (?1, ?2, ?3, ?4, (SELECT iif(version < ?5, ?5, version + 1) FROM users WHERE user_id = ?1))";
-const SET_VERSION: &str = "UPDATE users SET version = iif(version < ?2, ?2, version + 1) WHERE user_id = ?1";
+const CREATE: &str = "INSERT OR IGNORE INTO plants (user_id, plant_id, name, tag, version) VALUES (?1, ?2, ?3, ?4, ?5)";
+const SET_VERSION: &str = "UPDATE users SET version = ?2 WHERE user_id = ?1";
+// These statements find the owner themselves, and change nothing without one.
 const REPLACE: &str = "
     UPDATE plants SET name = ?3, tag = ?4
     WHERE user_id = (SELECT user_id FROM users WHERE user_id = ?1) AND plant_id = ?2";
@@ -146,6 +147,9 @@ fn commit<'c>(
     batch: &mut Vec<Job>,
 ) -> BatchResult {
     let result = execute(connection, changes, file, batch);
+    if result.is_err() {
+        *changes = None;
+    }
     if !connection.is_autocommit() {
         let _ = connection.execute_batch("ROLLBACK");
     }
@@ -173,13 +177,12 @@ fn execute<'c>(
         Some(changes) => changes,
         None => changes.insert(Changes::prepare(connection)?),
     };
-    // Cached, because compiling it takes as long as a small query.
-    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    changes.begin.execute([])?;
     if let Err(error) = file.check_not_lost() {
         return Ok(Err(error));
     }
     batch.retain(Job::begin);
-    changes.begin();
+    changes.start()?;
     let mut outcomes = Vec::with_capacity(batch.len());
     let now = Timestamp::now().as_second();
     for job in batch.iter() {
@@ -198,7 +201,7 @@ fn execute<'c>(
         outcomes.push(outcome);
     }
     changes.finish()?;
-    connection.prepare_cached("COMMIT")?.execute([])?;
+    changes.commit.execute([])?;
     Ok(Ok(outcomes))
 }
 
@@ -254,23 +257,43 @@ pub(crate) fn create_user(connection: &Connection, name: &UserName, now: Timesta
 /// none is reused after a store was restored to an earlier state, or the version plus one if the clock is behind.
 pub(crate) struct Changes<'c> {
     connection: &'c Connection,
+    begin: CachedStatement<'c>,
+    commit: CachedStatement<'c>,
     insert: CachedStatement<'c>,
     set_version: CachedStatement<'c>,
     now: i64,
     changed_owners: Vec<UserId>,
+    /// Versions of owners. They are valid while no other connection has committed a change.
+    versions: HashMap<UserId, i64>,
+    /// SQLite's number of the last commit of another connection.
+    other_commit: i64,
 }
 
 impl<'c> Changes<'c> {
     pub(crate) fn prepare(connection: &'c Connection) -> rusqlite::Result<Self> {
-        let insert = connection.prepare_cached(CREATE)?;
-        let set_version = connection.prepare_cached(SET_VERSION)?;
-        Ok(Self { connection, insert, set_version, now: Timestamp::now().as_microsecond(), changed_owners: Vec::new() })
+        Ok(Self {
+            connection,
+            begin: connection.prepare_cached("BEGIN IMMEDIATE")?,
+            commit: connection.prepare_cached("COMMIT")?,
+            insert: connection.prepare_cached(CREATE)?,
+            set_version: connection.prepare_cached(SET_VERSION)?,
+            now: Timestamp::now().as_microsecond(),
+            changed_owners: Vec::new(),
+            versions: HashMap::new(),
+            other_commit: 0,
+        })
     }
 
-    /// Begins the changes of another transaction.
-    pub(crate) fn begin(&mut self) {
+    /// Starts the changes of another transaction, which has begun.
+    fn start(&mut self) -> rusqlite::Result<()> {
         self.now = Timestamp::now().as_microsecond();
         self.changed_owners.clear();
+        let other_commit = self.connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+        if other_commit != self.other_commit || self.versions.len() > VERSIONS_MAX {
+            self.versions.clear();
+            self.other_commit = other_commit;
+        }
+        Ok(())
     }
 
     fn perform(&mut self, job: &Job) -> rusqlite::Result<JobOutcome> {
@@ -304,9 +327,21 @@ impl<'c> Changes<'c> {
 
     pub(crate) fn create(&mut self, context: WriteContext, plant: &NewPlant) -> rusqlite::Result<JobOutcome> {
         self.change(context, |changes| {
+            let Some(version) = changes.new_version(context.owner)? else { return Ok(0) };
             let tag = plant.tag.as_ref().map(Tag::as_str);
-            changes.insert.execute((context.owner.get(), plant.id.get(), plant.name.as_str(), tag, changes.now))
+            changes.insert.execute((context.owner.get(), plant.id.get(), plant.name.as_str(), tag, version))
         })
+    }
+
+    /// Returns the version that the owner gets by this transaction; none if there is no such user.
+    fn new_version(&mut self, owner: UserId) -> rusqlite::Result<Option<i64>> {
+        let mut stored = self.versions.get(&owner).copied();
+        if stored.is_none() {
+            let mut statement = self.connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
+            stored = statement.query_row([owner.get()], |row| row.get(0)).optional()?;
+            self.versions.extend(stored.map(|version| (owner, version)));
+        }
+        Ok(stored.map(|version: i64| self.now.max(version + 1)))
     }
 
     /// Changes a plant of the owner with `execute`, which returns the number of changed rows: none if there is no such owner.
@@ -336,11 +371,16 @@ impl<'c> Changes<'c> {
 
     /// Stores the new versions, which are those that the created plants have.
     pub(crate) fn finish(&mut self) -> rusqlite::Result<()> {
-        self.changed_owners.sort_unstable();
-        self.changed_owners.dedup();
-        for user in &self.changed_owners {
-            self.set_version.execute([user.get(), self.now])?;
+        let mut owners = std::mem::take(&mut self.changed_owners);
+        owners.sort_unstable();
+        owners.dedup();
+        for &owner in &owners {
+            if let Some(version) = self.new_version(owner)? {
+                self.set_version.execute([owner.get(), version])?;
+                self.versions.insert(owner, version);
+            }
         }
+        self.changed_owners = owners;
         Ok(())
     }
 }
