@@ -1,6 +1,7 @@
 //! Writer thread: drains the write queue into one transaction, and replies after the commit is on disk.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -327,21 +328,11 @@ impl<'c> Changes<'c> {
 
     pub(crate) fn create(&mut self, context: WriteContext, plant: &NewPlant) -> rusqlite::Result<JobOutcome> {
         self.change(context, |changes| {
-            let Some(version) = changes.new_version(context.owner)? else { return Ok(0) };
+            let stored = stored_version(&mut changes.versions, changes.connection, context.owner)?;
+            let Some(version) = stored.map(|version| changes.now.max(*version + 1)) else { return Ok(0) };
             let tag = plant.tag.as_ref().map(Tag::as_str);
             changes.insert.execute((context.owner.get(), plant.id.get(), plant.name.as_str(), tag, version))
         })
-    }
-
-    /// Returns the version that the owner gets by this transaction; none if there is no such user.
-    fn new_version(&mut self, owner: UserId) -> rusqlite::Result<Option<i64>> {
-        let mut stored = self.versions.get(&owner).copied();
-        if stored.is_none() {
-            let mut statement = self.connection.prepare_cached("SELECT version FROM users WHERE user_id = ?1")?;
-            stored = statement.query_row([owner.get()], |row| row.get(0)).optional()?;
-            self.versions.extend(stored.map(|version| (owner, version)));
-        }
-        Ok(stored.map(|version: i64| self.now.max(version + 1)))
     }
 
     /// Changes a plant of the owner with `execute`, which returns the number of changed rows: none if there is no such owner.
@@ -371,16 +362,30 @@ impl<'c> Changes<'c> {
 
     /// Stores the new versions, which are those that the created plants have.
     pub(crate) fn finish(&mut self) -> rusqlite::Result<()> {
-        let mut owners = std::mem::take(&mut self.changed_owners);
-        owners.sort_unstable();
-        owners.dedup();
-        for &owner in &owners {
-            if let Some(version) = self.new_version(owner)? {
-                self.set_version.execute([owner.get(), version])?;
-                self.versions.insert(owner, version);
+        self.changed_owners.sort_unstable();
+        self.changed_owners.dedup();
+        for &owner in &self.changed_owners {
+            if let Some(version) = stored_version(&mut self.versions, self.connection, owner)? {
+                *version = self.now.max(*version + 1);
+                self.set_version.execute([owner.get(), *version])?;
             }
         }
-        self.changed_owners = owners;
         Ok(())
     }
+}
+
+/// Returns the stored version of a user, which is read if it is not known; none if there is no such user.
+fn stored_version<'v>(
+    versions: &'v mut HashMap<UserId, i64>,
+    connection: &Connection,
+    user: UserId,
+) -> rusqlite::Result<Option<&'v mut i64>> {
+    Ok(match versions.entry(user) {
+        Entry::Occupied(known) => Some(known.into_mut()),
+        Entry::Vacant(unknown) => connection
+            .prepare_cached("SELECT version FROM users WHERE user_id = ?1")?
+            .query_row([user.get()], |row| row.get(0))
+            .optional()?
+            .map(|version| unknown.insert(version)),
+    })
 }
