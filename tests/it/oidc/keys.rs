@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{call, lines, serve, with};
 use crate::support::issuer::{AUDIENCE, Authority, DISCOVERY, Issuer, KEYS, SigningKey, encode, ok};
 use crate::support::{
-    Stopwatch, Store, assert_snapshot, engine_test, engine_tool_test, sqlite_test, tool_test, wait_until,
+    Events, Stopwatch, Store, assert_snapshot, engine_test, engine_tool_test, sqlite_test, tool_test, wait_until,
 };
 
 const FAILED: &str = "cannot fetch the issuer's keys";
@@ -72,6 +72,22 @@ engine_test!(a_removed_key_stops_working_within_30_seconds, |store: &Store| {
     assert_eq!(call(&servers[0], &kept.token(&issuers[0].claims("ada"))).status, 200);
     wait_until("all keys to be rejected", || call(&servers[1], &second).status == 401);
     servers[1].wait_for_log("the issuer has no usable key");
+});
+
+engine_test!(a_removed_key_ends_streams_of_events, |store: &Store| {
+    let (kept, removed) = (SigningKey::p256("kept"), SigningKey::p256("removed"));
+    let issuer = Issuer::start(&[&kept, &removed]);
+    let server = serve(store, &issuer, &[]);
+    let [ada, bob] = ["ada", "bob"].map(|user| server.client(&kept.token(&issuer.claims(user))));
+    let of_removed = server.client(&removed.token(&issuer.claims("ada")));
+    assert_eq!([ada.get("/plants").status, bob.get("/plants").status], [200, 200]);
+    assert!(store.run(&["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]).status.success());
+    let (mut events, _) = Events::of(&of_removed);
+    issuer.publish(&[&kept]);
+    wait_until("the removed key to be rejected", || of_removed.get("/plants").status == 401);
+    // It changes the list of ada, but neither her tokens nor her own plants, at which the session would be looked up anyway.
+    bob.plant(1, "Rose");
+    assert_eq!(events.next(), None);
 });
 
 engine_test!(unknown_key_ids_do_not_flood_the_issuer, |store: &Store| {
