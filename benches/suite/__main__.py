@@ -44,7 +44,8 @@ def main():
 def parse_options():
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measures the service against references and other servers.", epilog=EPILOG)
     parser.add_argument("--quick", action="store_true", help="smaller stores, fewer rounds and only the peers with a target; fail if a target is missed")
-    parser.add_argument("--program", type=Path, help="the program to measure, instead of a release build of this tree")
+    parser.add_argument("--program", type=Path, help="the program to measure, instead of that of this tree")
+    parser.add_argument("--build", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--control", type=Path, help="another build of the program, for the part `overload`")
     parser.add_argument("--output", type=Path, help="directory of benchmarks.md; docs for a full run, otherwise target/bench")
     parser.add_argument("--report", type=Path, metavar="RESULT", help="write tables and plots of this result file, and measure nothing")
@@ -60,11 +61,10 @@ def parse_options():
 def measure(options):
     selected = options.parts or (parts.QUICK if options.quick else parts.ALL)
     settings = QUICK if options.quick else FULL
-    examples = ROOT / "target" / "dist" / "examples"
-    program = (options.program or ROOT / "target" / "dist" / "plantstore").resolve()
+    program = (options.program or options.build / "plantstore").resolve()
     began = time.monotonic()
     (OUTPUT / "unfinished.json").unlink(missing_ok=True)
-    with Context(settings, program, examples, options.control and options.control.resolve()) as context:
+    with Context(settings, program, (options.build / "examples").resolve(), options.control and options.control.resolve()) as context:
         facts = context.result.facts
         facts |= {"started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "quick": options.quick}
         facts |= {"machine": machine.facts(), "settings": vars(settings), "parts": []}
