@@ -278,6 +278,18 @@ engine_test!(changed_list_leaves_the_cache_even_if_it_is_now_too_long, |store: &
     assert_eq!(cached(), 0);
 });
 
+engine_test!(long_lists_of_several_users_are_cached_together, &LISTEN, |Garden { store, server, ada }: &Garden| {
+    let metrics = server.metrics();
+    let bob = server.client(&store.token("bob", &[]));
+    for client in [ada, &bob] {
+        (1..=20).for_each(|id| client.plant(id, &"x".repeat(1_000)));
+    }
+    wait_until("both lists in the cache", || {
+        assert_eq!([ada, &bob].map(|client| client.ids().len()), [20, 20]);
+        metrics.value("plantstore_list_cache_bytes", &[]) > 40_000
+    });
+});
+
 sqlite_test!(wal_size_is_reported, &LISTEN, |Garden { store, server, ada }: &Garden| {
     let metrics = server.metrics();
     let mut connection = ada.connect();

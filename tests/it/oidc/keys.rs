@@ -81,7 +81,7 @@ engine_test!(a_removed_key_ends_streams_of_events, |store: &Store| {
     let [ada, bob] = ["ada", "bob"].map(|user| server.client(&kept.token(&issuer.claims(user))));
     let of_removed = server.client(&removed.token(&issuer.claims("ada")));
     assert_eq!([ada.get("/plants").status, bob.get("/plants").status], [200, 200]);
-    assert!(store.run(&["share", "grant", "--owner", "bob", "--to", "ada", "--role", "reader"]).status.success());
+    store.share("bob", "ada", "reader");
     let (mut events, _) = Events::of(&of_removed);
     issuer.publish(&[&kept]);
     wait_until("the removed key to be rejected", || of_removed.get("/plants").status == 401);

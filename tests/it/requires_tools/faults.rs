@@ -12,6 +12,7 @@ mod workers;
 
 use std::time::Duration;
 
+use crate::support::tools::succeed;
 use crate::support::{
     Client, Cluster, Fault, History, Response, Server, Stopwatch, Store, Summary, TcpProxy, Workload,
     retry_while_unavailable, wait_until,
@@ -35,7 +36,13 @@ const COMMIT: &[u8] = b"COMMIT\0";
 
 /// Returns a workload of three users with few ids on all nodes.
 fn load(store: &Store, nodes: &[Server]) -> Workload {
-    let tokens = ["ada", "ben", "cyd"].map(|user| store.token(user, &[])).to_vec();
+    load_by(env!("CARGO_BIN_EXE_plantstore"), store, nodes)
+}
+
+/// The same, with tokens that this program creates.
+fn load_by(program: &str, store: &Store, nodes: &[Server]) -> Workload {
+    let create = |user| store.command_of(&[program], &["token", "create", "--create", "--user", user]);
+    let tokens = ["ada", "ben", "cyd"].map(|user| succeed(&mut create(user)).trim_end().to_owned()).to_vec();
     Workload {
         nodes: nodes.iter().map(Server::address).collect(),
         tokens,

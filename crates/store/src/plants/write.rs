@@ -303,11 +303,6 @@ impl WriteQueue {
         free > self.reserve.places() || (free > 0 && self.reserve.is_open_to(user))
     }
 
-    /// Returns true if the writer has stopped.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.sender.is_closed()
-    }
-
     /// Stops the writer. Waits for capacity in the queue, so that stopping is never rejected.
     pub(crate) async fn stop(&self) {
         // Fails if the writer has stopped already.

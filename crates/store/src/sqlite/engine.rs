@@ -67,9 +67,6 @@ impl Sqlite {
     }
 
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
-        if self.queue().is_closed() {
-            return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
-        }
         self.file.check()?;
         self.read(|connection| connection.prepare_cached("SELECT version FROM users LIMIT 1")?.exists([]).map(|_| ()))
     }

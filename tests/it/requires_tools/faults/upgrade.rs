@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::{QUIET, load, plant, plants, settle, wait_for_writes};
+use super::{QUIET, load_by, plant, plants, settle, wait_for_writes};
 use crate::retries::STAGES;
 use crate::support::tools::succeed;
 use crate::support::{Cluster, CommandOutput, Fault, History, Server, Store, TcpProxy, previous_release, wait_until};
@@ -82,8 +82,7 @@ fn nodes_are_replaced_one_after_the_other_under_load() {
         Server::start(store.command_of(&[program], &arguments))
     };
     let mut nodes = [(); 2].map(|()| start(old, "127.0.0.1:0"));
-    let mut workload = load(&store, &[]);
-    workload.nodes = nodes.iter().map(Server::address).collect();
+    let mut workload = load_by(old, &store, &nodes);
     if previous.is_some() {
         // Earlier releases have neither.
         workload.watchers = 0;

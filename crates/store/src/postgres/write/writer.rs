@@ -69,11 +69,8 @@ impl Writer {
         let _ = self.connection.session(Instant::now() + timeout).await;
     }
 
-    /// Checks that the writer is running and has its connection.
+    /// Checks that the writer has its connection.
     pub(crate) async fn ping(&self, deadline: Instant) -> Result<(), StoreError> {
-        if self.queue.is_closed() {
-            return Err(StoreError::Unavailable("the writer has stopped".to_owned()));
-        }
         self.connection.session(deadline).await.map(|_| ())
     }
 
