@@ -217,5 +217,5 @@ fn schema_of_a_file_is_not_trusted() {
     let server = store.serve(&[]);
     let ada = server.client(&store.token("ada", &[]));
     assert_eq!(ada.post(r#"{"id":8,"name":"Fern"}"#).error(), 50000);
-    server.wait_for_log("unsafe use of virtual table");
+    server.wait_for_log(r#""error":50000,"detail":"store failed: unsafe use of virtual table"#);
 }

@@ -58,7 +58,8 @@ impl Cluster {
     pub(crate) fn start_on_small_disk() -> Self {
         assert_declared("unshare");
         // Few segments of the log.
-        Self::start_server_through(&["unshare", "--mount", "env", "DISK_SIZE=96m"], &["max_wal_size=32MB"])
+        let settings = ["max_wal_size=32MB", "min_wal_size=32MB"];
+        Self::start_server_through(&["unshare", "--mount", "env", "DISK_SIZE=96m"], &settings)
     }
 
     fn start_server(settings: &[&str]) -> Self {
@@ -220,9 +221,10 @@ impl Cluster {
         held
     }
 
-    /// Fills the small disk up to a small rest.
+    /// Fills the small disk up to a small rest. PostgreSQL has a free segment of its log then, without which it would end.
     pub(crate) fn fill_disk(&self) {
         const REST: u64 = 256 << 10;
+        self.psql("postgres", "SELECT pg_switch_wal(); CHECKPOINT;");
         let mut filler = std::fs::File::create(self.data.join("filler")).expect("a file");
         let zeros = vec![0; 64 << 10];
         while filler.write_all(&zeros).is_ok() {}
