@@ -140,6 +140,9 @@ fn the_document_has_every_operation() {
         for (status, response) in operation["responses"].as_object().unwrap() {
             let description = contract::resolved(response)["description"].as_str();
             assert!(description.is_some_and(|text| !text.is_empty()), "{method} {path} {status}");
+            for (kind, content) in contract::resolved(response)["content"].as_object().into_iter().flatten() {
+                assert!(content["schema"].is_object(), "{method} {path} {status} {kind}");
+            }
         }
     }
 }

@@ -258,6 +258,7 @@ engine_test!(body_of_a_token_request_is_validated, |Service { store, server }: &
     assert_eq!(ada.call("POST", "/tokens", &key, Some(b"{}")).error(), 40007);
     assert_eq!(ada.get("/tokens").json().as_array().map(Vec::len), Some(1), "nothing was created");
     assert_eq!(post(r#"{"label":null,"scopes":null,"expires_at":null}"#).status, 201);
+    assert_eq!(post(&format!(r#"{{"label":"{}"}}"#, "ü".repeat(100))).status, 201);
 });
 
 engine_test!(active_tokens_are_limited_under_concurrency, |Service { store, server }: &Service| {

@@ -124,11 +124,14 @@ fn try_as(cluster: &Cluster, url: &str, sql: &str) -> Result<String, String> {
 /// Runs the operations of the server and the commands of operators.
 fn everything_works(node: &Operator, cluster: &Cluster, database: &str, arguments: &[&str]) {
     let count = |table: &str| cluster.psql(database, &format!("SELECT count(*) FROM plantstore.{table}"));
-    // The rows that an interrupted deletion of a user leaves.
+    // The rows that an interrupted deletion of a user and nodes of earlier releases leave.
     cluster.psql(
         database,
         "INSERT INTO plantstore.departed_users VALUES (999);
-         INSERT INTO plantstore.plants (user_id, plant_id, name, version) VALUES (999, 1, 'left', 1)",
+         INSERT INTO plantstore.plants (user_id, plant_id, name, version) VALUES (999, 1, 'left', 1);
+         INSERT INTO plantstore.collections (user_id, version)
+         SELECT -hours, extract(epoch FROM now() - hours * interval '1 hour') * 1000000 FROM unnest(ARRAY[23, 25]) AS hours
+         ON CONFLICT (user_id) DO NOTHING",
     );
     let server = node.serve(arguments);
     let token = node.run(&["token", "create", "--user", "ada"]);
@@ -136,8 +139,10 @@ fn everything_works(node: &Operator, cluster: &Cluster, database: &str, argument
     let ada = server.client(&token);
     ada.plant(1, "Monstera");
     wait_for("the stored last use of the token", || node.json(&["token", "list"])[0]["last_used"].as_str().map(drop));
-    wait_until("the rows of the deleted user to be removed", || {
-        count("plants") == "1" && count("departed_users") == "0"
+    wait_until("these rows to be removed", || {
+        count("plants") == "1"
+            && count("departed_users") == "0"
+            && cluster.psql(database, "SELECT user_id FROM plantstore.collections WHERE user_id IN (-23, -25)") == "-23"
     });
     let tokens = node.json(&["token", "list"]);
     assert_eq!((&tokens[0]["user"], &tokens[0]["state"]), (&"ada".into(), &"active".into()));
