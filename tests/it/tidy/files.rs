@@ -32,6 +32,16 @@ fn every_source_file_is_part_of_a_crate() {
     assert!(unused.is_empty(), "these files are in no module, or only in a module for tests: {unused:?}");
 }
 
+/// `scripts/static` would do without counts of another version.
+#[test]
+fn counts_for_the_optimization_are_of_this_version() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/profile");
+    let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<_> = names.collect();
+    let version = concat!("x86_64-plantstore-", env!("CARGO_PKG_VERSION"), "-rustc-");
+    assert!(names.len() == 1 && names[0].starts_with(version), "run scripts/profile, which replaces {names:?}");
+}
+
 /// Nodes of an earlier release must work after a later release has added a column.
 #[test]
 fn statements_name_their_columns() {
