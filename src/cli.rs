@@ -142,7 +142,9 @@ pub(crate) fn report_parse_error(mut error: clap::Error) -> ExitCode {
         _ => None,
     };
     match argument {
-        Some(argument) if argument.starts_with("--token") => print_error(server_options::TOKEN_ARGUMENT_MESSAGE),
+        Some(argument) if error.kind() == ErrorKind::UnknownArgument && argument.starts_with("--token") => {
+            print_error(server_options::TOKEN_ARGUMENT_MESSAGE);
+        }
         argument => print_error(&one_line(&message(&error, argument))),
     }
     ExitCode::from(USAGE_ERROR_CODE)

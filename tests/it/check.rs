@@ -355,6 +355,7 @@ sqlite_test!(check_reads_the_token_from_each_source, |Service { store, server }:
     }
     for (words, code, says) in [
         (vec![&*url], 2, "no token: put it into PLANTSTORE_TOKEN"),
+        (vec![&*url, "--token-file"], 2, "a value is required for '--token-file <FILE>'"),
         (vec![&*url, "--token-file", "nowhere"], 1, "cannot read the token from nowhere"),
         (vec![&*url, "--token-file", "/dev/null"], 2, "not a token"),
         (vec![&*url, "http://two"], 2, "one server at a time: leave out `http://two`"),
