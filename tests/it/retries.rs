@@ -2,14 +2,15 @@
 //! fail at random moments: every write takes effect once, and every client gets a correct response in the end.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
     Cluster, CompletedWrite, Engine, Fault, History, RetryingClients, Server, Stage, Store, TcpProxy, Workload,
-    engine_test, wait_for, wait_until,
+    engine_test, runs_on_citus, wait_for, wait_until,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
@@ -38,7 +39,8 @@ struct RetryTest {
 
 impl RetryTest {
     fn on(store: &Store, nodes: &[Server], keys: bool) -> Self {
-        let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
+        // On Citus, these users are on both workers.
+        let tokens = ["ada", "ben", "cyd", "dan"].map(|user| store.token(user, &[])).to_vec();
         let nodes: Vec<SocketAddr> = nodes.iter().map(Server::address).collect();
         let clients = RetryingClients { nodes: nodes.clone(), tokens: tokens.clone(), clients: 8, ids: 3, keys };
         let listers = Workload {
@@ -132,31 +134,54 @@ fn every_write_happens_once_though_the_database_is_killed() {
 }
 
 /// Number of nodes whose connections are cut.
-const CUT_NODES: usize = 3;
+const CUT_NODES: usize = 8;
+/// Time after which an idle connection is cut.
+const IDLE: Duration = Duration::from_secs(5);
 
-/// Cuts connections at any message of the protocol, those that open a session included, and delays messages.
+/// Starts a node that reaches each database server, which may be several on Citus, through a proxy of its own.
+fn serve_behind_proxies(store: &Store, cluster: &Cluster) -> (Server, Vec<TcpProxy>) {
+    let proxies: Vec<TcpProxy> = cluster.servers().map(|server| TcpProxy::start(server.address())).collect();
+    let workers = cluster.workers().iter().zip(&proxies[1..]);
+    let workers: Vec<String> =
+        workers.map(|(worker, proxy)| format!("--worker-address={}={}", worker.address(), proxy.address())).collect();
+    let workers: Vec<&str> = workers.iter().map(String::as_str).collect();
+    (store.through(&proxies[0]).serve(&[QUIET, &workers].concat()), proxies)
+}
+
+/// Cuts connections at any message of the protocol, and delays messages. Half of the cuts come soon, at messages that open a
+/// session; the others let requests succeed before. On Citus, connections to all servers are cut.
 #[rstest]
 #[case::requires_postgres()]
 fn every_write_happens_once_though_any_message_is_cut_off() {
     let cluster = Cluster::start(&[]);
-    let store = Store::on(&cluster);
-    let proxies: Vec<TcpProxy> = (0..CUT_NODES).map(|_| TcpProxy::start(cluster.address())).collect();
-    let mut nodes = vec![store.serve(QUIET)];
-    nodes.extend(proxies.iter().map(|proxy| store.through(proxy).serve(QUIET)));
+    let store = Store::distributed(&cluster);
+    let (mut nodes, proxies): (Vec<Server>, Vec<Vec<TcpProxy>>) =
+        (0..CUT_NODES).map(|_| serve_behind_proxies(&store, &cluster)).unzip();
+    nodes.push(store.serve(QUIET));
     let mut test = RetryTest::on(&store, &nodes, true);
-    let fault = Fault::new("cut at any message to PostgreSQL, clients retry", 60).with_cheap_rounds();
+    // So many that each node gets requests, although most of the clients wait for a node that has lost its connections.
+    (test.clients.clients, test.clients.ids) = (64, 12);
+    // On Citus, a round takes longer, and a request needs several connections.
+    let (rounds, messages) = if runs_on_citus() { (20, 400) } else { (80, 200) };
+    let fault = Fault::new("cut at any message to PostgreSQL, clients retry", rounds).with_more_in_campaign(250);
+    let begun = AtomicUsize::new(0);
     let cut_repeatedly = |proxy: &TcpProxy| {
-        for cut in 1..=fault.rounds / CUT_NODES {
+        while begun.fetch_add(1, Ordering::Relaxed) < fault.rounds {
             let mut random = fault.begin_round();
-            proxy.cut_after(random.below(50), STAGES[random.below(STAGES.len())]);
+            let (cuts, start) = (proxy.cuts(), Instant::now());
+            let longest = [50, messages][random.below(2)];
+            proxy.cut_after(random.below(longest), STAGES[random.below(STAGES.len())]);
             proxy.delay(random, Duration::from_millis(100));
-            wait_until("the proxy to cut the connection", || proxy.cuts() >= cut);
+            wait_until("the proxy to cut the connection", || proxy.cuts() > cuts || start.elapsed() > IDLE);
+            if proxy.cuts() == cuts {
+                proxy.cut_now();
+            }
         }
         proxy.heal();
     };
     test.run(|history| {
         std::thread::scope(|scope| {
-            for proxy in &proxies {
+            for proxy in proxies.iter().flatten() {
                 scope.spawn(|| cut_repeatedly(proxy));
             }
         });

@@ -36,7 +36,7 @@ pub(crate) use browser::BrowserScript;
 pub(crate) use client::{Client, Connection, JSON};
 pub(crate) use engine::Engine;
 pub(crate) use events::Events;
-pub(crate) use fault::{Fault, campaign_factor, previous_release};
+pub(crate) use fault::{Fault, campaign_factor, previous_releases};
 pub(crate) use fixture::{
     Garden, Service, engine_test, engine_tool_test, one_engine_test, postgres_test, run_on, sqlite_test, tool_test,
 };

@@ -41,7 +41,10 @@ fn load(store: &Store, nodes: &[Server]) -> Workload {
 
 /// The same, with tokens that this program creates.
 fn load_by(program: &str, store: &Store, nodes: &[Server]) -> Workload {
-    let create = |user| store.command_of(&[program], &["token", "create", "--create", "--user", user]);
+    // Releases before 0.5.0 have no `--create`.
+    let help = succeed(&mut store.command_of(&[program], &["token", "create", "--help"]));
+    let create_user = if help.contains("--create") { &["--create"][..] } else { &[] };
+    let create = |user| store.command_of(&[program], &[&["token", "create", "--user", user], create_user].concat());
     let tokens = ["ada", "ben", "cyd"].map(|user| succeed(&mut create(user)).trim_end().to_owned()).to_vec();
     Workload {
         nodes: nodes.iter().map(Server::address).collect(),

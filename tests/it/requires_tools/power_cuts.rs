@@ -16,6 +16,8 @@ const WORKERS: usize = 4;
 const IDS_PER_WORKER: usize = 12;
 /// Number of cuts of each kind of work in the suite.
 const CUTS: usize = 13;
+/// Number of times as many cuts in a campaign.
+const MORE_CUTS: usize = 25;
 const OWNERS: [&str; 2] = ["ada", "bob"];
 
 /// A write, which is sent again with the same key after a cut.
@@ -155,7 +157,7 @@ fn acknowledged_writes_survive_a_power_cut() {
     // Number of acknowledged writes of a worker.
     let count =
         |worker: usize, moment| workers[worker].partition_point(|write: &Write| disk.responded_at(&write.key) < moment);
-    let fault = Fault::new("power cut under load", CUTS).with_cheap_rounds();
+    let fault = Fault::new("power cut under load", CUTS).with_more_in_campaign(MORE_CUTS);
     for_each_cut(&disk, &fault, |store, moment| {
         let server = store.serve(&["--log-level", "warn"]);
         let ada = server.client(&token);
@@ -221,7 +223,7 @@ fn power_cut_during_the_first_start_leaves_a_store_that_starts() {
     assert_eq!(server.stop().code(), Some(0));
     let disk = disk.replay(server.id(), &trace);
     let sent = disk.responded_at("first-plant");
-    let fault = Fault::new("power cut during the first start", CUTS).with_cheap_rounds();
+    let fault = Fault::new("power cut during the first start", CUTS).with_more_in_campaign(MORE_CUTS);
     for_each_cut(&disk, &fault, |store, moment| {
         let server = Server::start(store.command(&serve));
         fault.count(1, usize::from(sent < moment));
@@ -244,7 +246,8 @@ fn power_cut_during_a_migration_loses_nothing() {
         output.success();
         let plants = export(&store);
         assert_ne!(plants, "");
-        let fault = Fault::new(&format!("power cut during migration from {version}"), CUTS).with_cheap_rounds();
+        let fault =
+            Fault::new(&format!("power cut during migration from {version}"), CUTS).with_more_in_campaign(MORE_CUTS);
         for_each_cut(&disk, &fault, |store, moment| {
             fault.count(1, usize::from(moment == disk.end));
             // Complete without another migration, if the command has ended.
@@ -272,7 +275,7 @@ fn backup_appears_only_when_it_is_complete_also_after_a_power_cut() {
     let (store, plants) = store_with_plants();
     let (disk, output) = record(&store, &["backup", "copy.db"]);
     output.success();
-    let fault = Fault::new("power cut during a backup", CUTS).with_cheap_rounds();
+    let fault = Fault::new("power cut during a backup", CUTS).with_more_in_campaign(MORE_CUTS);
     for_each_cut(&disk, &fault, |store, moment| {
         fault.count(1, usize::from(moment == disk.end));
         assert_eq!(export(store), plants);
@@ -298,7 +301,7 @@ fn restored_store_appears_only_when_it_is_complete_also_after_a_power_cut() {
     }
     let (disk, output) = record(&store, &["restore", "copy.db"]);
     output.success();
-    let fault = Fault::new("power cut during a restore", CUTS).with_cheap_rounds();
+    let fault = Fault::new("power cut during a restore", CUTS).with_more_in_campaign(MORE_CUTS);
     for_each_cut(&disk, &fault, |store, moment| {
         fault.count(1, usize::from(moment == disk.end));
         if !store.file().exists() {
@@ -319,7 +322,7 @@ fn import_after_a_power_cut_continues_where_it_stopped() {
     let (disk, output) = record(&store, &["import", "plants.jsonl"]);
     output.success();
     let plants = export(&store);
-    let fault = Fault::new("power cut during an import", CUTS).with_cheap_rounds();
+    let fault = Fault::new("power cut during an import", CUTS).with_more_in_campaign(MORE_CUTS);
     for_each_cut(&disk, &fault, |store, moment| {
         fault.count(1, usize::from(moment == disk.end));
         let stored = export(store);

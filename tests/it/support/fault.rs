@@ -37,9 +37,9 @@ pub(crate) fn campaign_factor() -> usize {
     setting("FACTOR").map_or(1, |factor| factor.parse().expect("a number"))
 }
 
-/// Returns a program of an earlier release, if `scripts/faults` names one.
-pub(crate) fn previous_release() -> Option<String> {
-    setting("OLD")
+/// Returns the programs of earlier releases that `scripts/faults` names.
+pub(crate) fn previous_releases() -> Vec<String> {
+    setting("OLD").map_or(Vec::new(), |programs| programs.split(':').map(str::to_owned).collect())
 }
 
 impl Fault {
@@ -54,10 +54,9 @@ impl Fault {
         }
     }
 
-    /// Runs many more rounds in a campaign, because they cost little.
-    pub(crate) fn with_cheap_rounds(mut self) -> Self {
-        const MORE: usize = 25;
-        self.rounds *= if campaign_factor() > 1 { MORE } else { 1 };
+    /// Runs this many times as many rounds in a campaign, because they cost little.
+    pub(crate) fn with_more_in_campaign(mut self, factor: usize) -> Self {
+        self.rounds *= if campaign_factor() > 1 { factor } else { 1 };
         self
     }
 

@@ -104,6 +104,15 @@ impl TcpProxy {
         self.cut_at(stage, needle);
     }
 
+    /// Cuts all connections immediately instead of one at a later message, and accepts new ones.
+    pub(crate) fn cut_now(&self) {
+        let mut state = self.shared.lock();
+        state.cut();
+        state.mode = Mode::Open;
+        state.armed.clear();
+        state.armed_cuts += 1;
+    }
+
     /// Freezes before forwarding a message with these bytes. The server receives it after [`Self::heal`].
     pub(crate) fn freeze_at(&self, needle: &'static [u8]) {
         self.shared.lock().armed.push_back(Armed { act: Act::Freeze, needle, skipped: 0 });

@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use super::{QUIET, load_by, plant, plants, settle, wait_for_writes};
 use crate::retries::STAGES;
 use crate::support::tools::succeed;
-use crate::support::{Cluster, CommandOutput, Fault, History, Server, Store, TcpProxy, previous_release, wait_until};
+use crate::support::{Cluster, CommandOutput, Fault, History, Server, Store, TcpProxy, previous_releases, wait_until};
 
+const THIS: &str = env!("CARGO_BIN_EXE_plantstore");
 const MIGRATIONS: [&str; 4] = [
     include_str!("../../../../migrations/postgres/0001_plants.sql"),
     include_str!("../../../../migrations/postgres/0002_keys_and_shares.sql"),
@@ -62,20 +63,25 @@ fn migration_is_completed_after_a_restart_of_the_database() {
     }
 }
 
-/// Nodes of one release are replaced by nodes of this one and back, one after the other, under load. `scripts/faults --old` names
-/// a program of an earlier release, which also creates the schema. Otherwise, nodes of this release are replaced.
+/// `scripts/faults --old` names programs of earlier releases. Without it, nodes of this release are replaced.
 #[test]
 fn nodes_are_replaced_one_after_the_other_under_load() {
     let cluster = Cluster::start(&[]);
-    let store = Store::undistributed(&cluster);
-    let this = env!("CARGO_BIN_EXE_plantstore");
-    let previous = previous_release();
-    let old = previous.as_deref().unwrap_or(this);
-    let name = previous.as_ref().map_or("replacement of nodes".to_owned(), |program| {
+    let previous = previous_releases();
+    for program in &previous {
         let version = succeed(Command::new(program).arg("--version"));
-        format!("rolling upgrade from {} and back", version.trim_end())
-    });
-    let fault = Fault::new(&name, 2);
+        replace_nodes(&cluster, program, &format!("rolling upgrade from {} and back", version.trim_end()));
+    }
+    if previous.is_empty() {
+        replace_nodes(&cluster, THIS, "replacement of nodes");
+    }
+}
+
+/// Replaces the nodes of one release, which creates the schema, by nodes of this one and back, one after the other.
+#[track_caller]
+fn replace_nodes(cluster: &Cluster, old: &str, name: &str) {
+    let store = Store::undistributed(cluster);
+    let fault = Fault::new(name, 2);
     succeed(&mut store.command_of(&[old], &["migrate"]));
     let start = |program: &str, listen: &str| {
         let arguments = [&["serve", "--no-first-token", "--listen", listen], QUIET].concat();
@@ -83,13 +89,13 @@ fn nodes_are_replaced_one_after_the_other_under_load() {
     };
     let mut nodes = [(); 2].map(|()| start(old, "127.0.0.1:0"));
     let mut workload = load_by(old, &store, &nodes);
-    if previous.is_some() {
+    if old != THIS {
         // Earlier releases have neither.
         workload.watchers = 0;
         workload.replaces = false;
     }
     let history = History::new();
-    for program in [this, old].into_iter().cycle().take(fault.rounds) {
+    for program in [THIS, old].into_iter().cycle().take(fault.rounds) {
         fault.begin_round();
         workload.run(&history, || {
             wait_for_writes(&history, 100);

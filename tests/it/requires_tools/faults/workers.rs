@@ -225,7 +225,7 @@ fn cuts_of_connections_to_workers_are_linearizable() {
     let nodes = [store.serve(SHORT_TIMEOUT), store.serve(SHORT_TIMEOUT)];
     let workload = load(&store, &nodes);
     let history = History::new();
-    let fault = Fault::new("cut at any message to a worker", 40);
+    let fault = Fault::new("cut at any message to a worker", 40).with_more_in_campaign(10);
     workload.run(&history, || {
         for _ in 0..fault.rounds {
             let mut random = fault.begin_round();
