@@ -97,7 +97,7 @@ engine_test!(acknowledged_writes_survive_sigkill, |store: &Store| {
     let token = store.token("ada", &[]);
     let known = Mutex::new(BTreeMap::new());
     let done = AtomicUsize::new(0);
-    let fault = Fault::on(store.engine, "kill of the service", 20);
+    let fault = Fault::on(store.engine, "kill of the service", 20).with_more_in_campaign(7);
     for _ in 0..fault.rounds {
         let mut random = fault.begin_round();
         let server = store.serve(QUIET);
