@@ -14,8 +14,8 @@ use super::{CommandOutput, wait_for, wait_until};
 /// Password of the role `plantstore`, which owns the databases and is no superuser. On Citus also that of the superuser, with
 /// which servers log in to each other.
 const PASSWORD: &str = "only-for-tests";
-/// What the server stores of the password, after one iteration of its hash instead of 4,096: nodes of faults that cut connections
-/// would spend most of their time on it.
+/// The password as the server stores it, after one iteration of its hash instead of 4,096. Nodes whose connections are cut would
+/// spend most of their time on those.
 const STORED_PASSWORD: &str = "SCRAM-SHA-256$1:c2FsdCBvZiAxNiBieXRlcw==$9ED4fej6KqyEyfRdQtJvnTiNXbTIUEgTKUizSYqEvu8=:\
                                gLAcyl7a3nlHfHJugGPTNtJowcaw0yohqvRybWRb5LY=";
 
