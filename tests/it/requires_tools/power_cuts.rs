@@ -10,10 +10,12 @@ use tempfile::TempDir;
 
 use crate::support::recorded_disk::{RecordedDisk, Syncs, recorder};
 use crate::support::transfer::{export, lines};
-use crate::support::{Client, CommandOutput, Engine, Fault, JSON, Random, Server, Store, wait_until};
+use crate::support::{Client, CommandOutput, Engine, Fault, JSON, Random, Response, Server, Store};
 
 const WORKERS: usize = 4;
 const IDS_PER_WORKER: usize = 12;
+/// Writes of each worker: so many that the write-ahead log is reset and begun again.
+const WRITES_PER_WORKER: usize = 600;
 /// Number of cuts of each kind of work in the suite.
 const CUTS: usize = 13;
 /// Number of times as many cuts in a campaign.
@@ -30,13 +32,19 @@ struct Write {
 }
 
 impl Write {
-    fn send(&self, client: &Client) -> u16 {
+    fn send(&self, client: &Client) -> Response {
         let path = if self.method == "POST" { "/plants".to_owned() } else { format!("/plants/{}", self.id) };
         let quoted = format!("\"{}\"", self.key);
         let headers = [("Idempotency-Key", &*quoted), ("X-Request-Id", &self.key), JSON];
         let body = self.after.as_ref().map(|name| format!(r#"{{"id":{},"name":"{name}"}}"#, self.id));
         let headers = if body.is_some() { &headers[..] } else { &headers[..2] };
-        client.call(self.method, &path, headers, body.as_ref().map(String::as_bytes)).status
+        client.call(self.method, &path, headers, body.as_ref().map(String::as_bytes))
+    }
+
+    /// Returns true if the response to another request with this key is the stored one.
+    fn is_stored(&self, client: &Client) -> bool {
+        let response = self.send(client);
+        response.status == self.status() && response.header("idempotency-replayed") == Some("true")
     }
 
     fn status(&self) -> u16 {
@@ -56,14 +64,14 @@ fn work(client: &Client, worker: usize, count: usize) -> Vec<Write> {
             (true, 0) => "PUT",
             (true, _) => "DELETE",
         };
-        // Long names, so that the log is soon long enough for a checkpoint.
-        let after = (method != "DELETE").then(|| format!("{worker}-{number}-{}", "x".repeat(900)));
+        // The longest names, so that the log is soon long enough for a reset.
+        let after = (method != "DELETE").then(|| format!("{worker}-{number}-{}", "🌱".repeat(900)));
         match &after {
             Some(name) => drop(plants.insert(id, name.clone())),
             None => drop(plants.remove(&id)),
         }
         let write = Write { id, method, after, key: format!("cut-{worker}-{number}") };
-        assert_eq!(write.send(client), write.status());
+        assert_eq!(write.send(client).status, write.status());
         writes.push(write);
     }
     writes
@@ -82,9 +90,10 @@ fn state(writes: &[Write]) -> BTreeMap<usize, String> {
 }
 
 /// Returns the plants of each worker that the server has.
-fn listed(client: &Client) -> [BTreeMap<usize, String>; WORKERS] {
+fn listed(client: &Client, request: &str) -> [BTreeMap<usize, String>; WORKERS] {
     let mut plants: [BTreeMap<usize, String>; WORKERS] = Default::default();
-    for plant in client.get("/plants?include=id").json().as_array().unwrap() {
+    let response = client.call("GET", "/plants?include=id", &[("X-Request-Id", request)], None);
+    for plant in response.json().as_array().unwrap() {
         let id = usize::try_from(plant["id"].as_u64().unwrap()).unwrap();
         plants[id / IDS_PER_WORKER].insert(id, plant["name"].as_str().unwrap().to_owned());
     }
@@ -129,82 +138,98 @@ fn record(store: &Store, arguments: &[&str]) -> (RecordedDisk, Output) {
     (disk.replay(id, &trace), output)
 }
 
-/// Records a server under load, and returns the writes of each worker.
-fn record_server(store: &Store, token: &str) -> (RecordedDisk, Vec<Vec<Write>>) {
-    let disk = RecordedDisk::of(store.directory());
-    let traces = TempDir::new().unwrap();
-    let trace = traces.path().join("trace");
-    let server = store.serve_through(&recorder(&trace), &["--log-level", "warn"]);
-    let ada = server.client(token);
-    let writes = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..WORKERS)
-            .map(|worker| {
-                let ada = &ada;
-                scope.spawn(move || work(ada, worker, 250))
-            })
-            .collect();
-        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
-    });
-    assert_eq!(server.stop().code(), Some(0));
-    (disk.replay(server.id(), &trace), writes)
+/// A server under load, and what its clients did.
+struct RecordedLoad {
+    disk: RecordedDisk,
+    token: String,
+    /// Writes of each worker.
+    workers: Vec<Vec<Write>>,
+    /// Request ids of lists, and how many of the writes of each worker are in each list at least.
+    lists: Vec<(String, [usize; WORKERS])>,
+}
+
+impl RecordedLoad {
+    fn record(store: &Store) -> Self {
+        let token = store.token("ada", &[]);
+        let disk = RecordedDisk::of(store.directory());
+        let traces = TempDir::new().unwrap();
+        let trace = traces.path().join("trace");
+        let server = store.serve_through(&recorder(&trace), &["--log-level", "warn"]);
+        let ada = &server.client(&token);
+        let (workers, lists) = std::thread::scope(|scope| {
+            let workers: Vec<_> =
+                (0..WORKERS).map(|worker| scope.spawn(move || work(ada, worker, WRITES_PER_WORKER))).collect();
+            let mut lists = Vec::new();
+            while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                let request = format!("list-{}", lists.len());
+                let seen = listed(ada, &request).map(|plants| plants.values().map(|name| number_of(name) + 1).max());
+                lists.push((request, seen.map(Option::unwrap_or_default)));
+            }
+            (workers.into_iter().map(|worker| worker.join().unwrap()).collect(), lists)
+        });
+        let stopping = server.stop();
+        assert_eq!(stopping.code(), Some(0));
+        let disk = disk.replay(server.id(), &trace);
+        assert!(disk.log_headers() >= 2, "the log was not reset");
+        Self { disk, token, workers, lists }
+    }
+
+    /// Checks the store that a cut has left: every acknowledged write is there, with its key, and each that a list has shown.
+    fn check(&self, store: &Store, moment: usize, fault: &Fault) -> Result<(), String> {
+        let server = store.serve(&["--log-level", "warn"]);
+        let ada = server.client(&self.token);
+        let found = listed(&ada, "after the cut");
+        let last_list = self.lists.iter().rfind(|(request, _)| self.disk.responded_at(request) < moment);
+        let seen = last_list.map_or([0; WORKERS], |(_, seen)| *seen);
+        for (worker, writes) in self.workers.iter().enumerate() {
+            let done = writes.partition_point(|write| self.disk.responded_at(&write.key) < moment);
+            let sent = (done + 1).min(writes.len());
+            fault.count(sent, done);
+            if !(done.max(seen[worker])..=sent).any(|count| state(&writes[..count]) == found[worker]) {
+                return Err(format!("{worker} after {done} writes, {} listed: {:?}", seen[worker], found[worker]));
+            }
+            // The last acknowledged write has no second effect, nor has an earlier one, and the next one has one.
+            let repeated = [done.checked_sub(1), moment.checked_rem(done)];
+            if let Some(lost) = repeated.iter().flatten().find(|write| !writes[**write].is_stored(&ada)) {
+                return Err(format!("{worker} after {done} writes: the key of {lost}"));
+            }
+            if let Some(write) = writes.get(done) {
+                assert_eq!(write.send(&ada).status, write.status(), "{worker} sends {done} again");
+            }
+            let expected = state(&writes[..sent]);
+            assert_eq!(listed(&ada, "after the next write")[worker], expected, "{worker} at {moment}");
+        }
+        server.kill();
+        assert_integrity(store);
+        Ok(())
+    }
+}
+
+/// Returns the number of the write that has given a plant its name.
+fn number_of(name: &str) -> usize {
+    name.split('-').nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }
 
 #[test]
 fn acknowledged_writes_survive_a_power_cut() {
     let store = Store::new(Engine::Sqlite);
-    let token = store.token("ada", &[]);
-    let (disk, workers) = record_server(&store, &token);
-    // Number of acknowledged writes of a worker.
-    let count =
-        |worker: usize, moment| workers[worker].partition_point(|write: &Write| disk.responded_at(&write.key) < moment);
+    let load = RecordedLoad::record(&store);
+    // The check finds what is lost if commits are not synced.
+    let control = Fault::new("power cut, synchronous=NORMAL", CUTS).into_control();
+    for _ in 0..control.rounds {
+        let mut random = control.begin_round();
+        let moment = random.below(load.disk.end);
+        let store = after_cut(&load.disk, moment, Syncs::NotOfCommits, &mut random);
+        if load.check(&store, moment, &control).is_err() {
+            control.found_lost();
+        }
+    }
+    assert!(control.has_found(), "no write was lost");
     let fault = Fault::new("power cut under load", CUTS).with_more_in_campaign(MORE_CUTS);
-    for_each_cut(&disk, &fault, |store, moment| {
-        let server = store.serve(&["--log-level", "warn"]);
-        let ada = server.client(&token);
-        let found = listed(&ada);
-        let expected = workers.iter().enumerate().map(|(worker, writes)| {
-            let done = count(worker, moment);
-            let found = &found[worker];
-            let next = writes.get(done);
-            fault.count(done + usize::from(next.is_some()), done);
-            let possible = [state(&writes[..done]), state(&writes[..(done + 1).min(writes.len())])];
-            fault.assert_stored(possible.contains(found), &format!("{worker} after {done} writes: {found:?}"));
-            // The last acknowledged write has no second effect, and the next one has one.
-            if let Some(last) = done.checked_sub(1) {
-                assert_eq!(writes[last].send(&ada), writes[last].status(), "{worker} repeats {last}");
-            }
-            if let Some(write) = next {
-                assert_eq!(write.send(&ada), write.status(), "{worker} sends {done} again");
-            }
-            let [_, after_next] = possible;
-            after_next
-        });
-        let expected: Vec<_> = expected.collect();
-        assert_eq!(listed(&ada)[..], expected, "at {moment}");
-        server.kill();
-        assert_integrity(store);
+    for_each_cut(&load.disk, &fault, |store, moment| {
+        let result = load.check(store, moment, &fault);
+        fault.assert_stored(result.is_ok(), &format!("{result:?}"));
     });
-    // The harness finds what a disk loses that is not asked to sync the log at each commit. A file may even be damaged.
-    let control = Fault::new("power cut, syncs of the log are ignored", 1).into_control();
-    let mut random = control.begin_round();
-    let is_lost = || {
-        let moment = disk.end / 4 + random.below(disk.end / 4);
-        let store = after_cut(&disk, moment, Syncs::NotOfTheLog, &mut random);
-        let listed = store.run(&["export"]);
-        let plants = String::from_utf8_lossy(&listed.stdout);
-        let has =
-            |write: &Write| plants.contains(&format!(r#""name":"{}""#, write.after.as_deref().unwrap_or_default()));
-        let is_lost = |worker: usize| {
-            let (writes, done) = (&workers[worker], count(worker, moment));
-            // The newest write of a plant that is still there, unless the next write changes it.
-            let last =
-                writes[..done].iter().rev().find(|write| writes.get(done).is_none_or(|next| next.id != write.id));
-            last.is_some_and(|write| write.after.is_some() && !has(write))
-        };
-        !listed.status.success() || (0..WORKERS).any(is_lost)
-    };
-    wait_until("a lost write", is_lost);
-    control.found_lost();
 }
 
 #[test]
@@ -227,9 +252,10 @@ fn power_cut_during_the_first_start_leaves_a_store_that_starts() {
     for_each_cut(&disk, &fault, |store, moment| {
         let server = Server::start(store.command(&serve));
         fault.count(1, usize::from(sent < moment));
+        let token = token(store).unwrap();
+        let ids = server.client(token.trim_end()).ids();
         if sent < moment {
-            assert_eq!(token(store).unwrap().trim_end(), first);
-            assert_eq!(server.client(&first).ids(), [1]);
+            fault.assert_stored(ids == [1] && token.trim_end() == first, &format!("{ids:?}"));
         }
         server.kill();
         assert_integrity(store);
@@ -242,6 +268,7 @@ fn power_cut_during_a_migration_loses_nothing() {
         let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
         let store = Store::empty(Engine::Sqlite);
         fs::copy(files.join(format!("{version}.db")), store.file()).unwrap();
+        let token = fs::read_to_string(files.join(format!("{version}.token"))).unwrap().trim_end().to_owned();
         let (disk, output) = record(&store, &["migrate"]);
         output.success();
         let plants = export(&store);
@@ -255,6 +282,7 @@ fn power_cut_during_a_migration_loses_nothing() {
                 store.run(&["migrate"]).success();
             }
             assert_eq!(export(store), plants, "{version}");
+            assert_eq!(store.serve(&["--log-level", "warn"]).client(&token).get("/me").status, 200, "{version}");
             assert_integrity(store);
         });
     }

@@ -105,6 +105,12 @@ impl Fault {
         }
     }
 
+    /// Returns true if a control has found a lost write or a wrong result.
+    pub(crate) fn has_found(&self) -> bool {
+        let result = self.result();
+        result.lost + result.wrong > 0
+    }
+
     /// Records that a control has found lost writes.
     pub(crate) fn found_lost(&self) {
         self.result().lost += 1;
@@ -120,7 +126,7 @@ impl Drop for Fault {
     fn drop(&mut self) {
         let Some(file) = setting("REPORTS") else { return };
         let FaultResult { rounds, operations, acknowledged, lost, wrong, is_control } = *self.result();
-        let failed = usize::from(std::thread::panicking() && lost == 0);
+        let failed = usize::from(std::thread::panicking() && lost == 0 && !is_control);
         let report = serde_json::json!({
             "fault": self.name, "control": is_control, "rounds": rounds, "operations": operations,
             "acknowledged": acknowledged, "lost": lost, "wrong": wrong + failed, "seed": self.seed,

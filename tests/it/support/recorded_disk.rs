@@ -1,9 +1,10 @@
 //! Files as a power cut may leave them: computed from the system calls of a program, which strace has recorded.
 //!
 //! A call that has begun before the cut may have taken effect, wholly or for some sectors. What a finished sync covers has: all
-//! calls that had ended before the sync began. Entries of the directory are changed in order, and are covered by its own sync.
+//! calls that had ended before the sync began. Each file and each name is on its own: of the changes of one sector or one name, a later
+//! one takes effect only after the earlier ones. Entries of the directory are covered by its own sync.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,30 @@ struct File {
     /// Content before the recording.
     base: Vec<u8>,
     changes: Vec<Change>,
-    syncs: Vec<Span>,
+    syncs: Vec<Sync>,
+}
+
+struct Sync {
+    span: Span,
+    /// SQLite requests it with `synchronous=NORMAL`, too.
+    is_of_normal: bool,
+}
+
+/// Last call of a thread on the write-ahead log.
+enum LogCall {
+    Header,
+    /// Numbers of the file and of the sync.
+    Sync(usize, usize),
+}
+
+/// State of the program at a moment of the trace.
+struct Replay<'a> {
+    /// Files by name.
+    names: BTreeMap<String, usize>,
+    /// Positions of open files by descriptor.
+    positions: HashMap<String, usize>,
+    /// By thread.
+    log_calls: HashMap<&'a str, LogCall>,
 }
 
 /// Change of a directory entry: the file that the name has afterwards.
@@ -52,7 +76,7 @@ struct Entry {
 enum Unsynced {
     Lost,
     Written,
-    /// Each sector, each length and the directory stopped at a call of their own.
+    /// Each sector, each length and each name stopped at a call of its own.
     Torn,
 }
 
@@ -60,8 +84,8 @@ enum Unsynced {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Syncs {
     Honest,
-    /// As with `synchronous=NORMAL`: commits are not synced.
-    NotOfTheLog,
+    /// Those of commits, which SQLite does not request with `synchronous=NORMAL`.
+    NotOfCommits,
 }
 
 pub(crate) struct RecordedDisk {
@@ -113,8 +137,7 @@ impl RecordedDisk {
             let (last, call) = trace.lines().next_back()?.split_once(' ')?;
             (last == process && call.trim_start().starts_with("+++ ")).then_some(trace)
         });
-        let mut names = self.base.clone();
-        let mut positions = HashMap::new();
+        let mut state = Replay { names: self.base.clone(), positions: HashMap::new(), log_calls: HashMap::new() };
         let mut unfinished: HashMap<&str, (usize, String)> = HashMap::new();
         let mut calls = Vec::new();
         for (ended, line) in trace.lines().enumerate() {
@@ -125,28 +148,26 @@ impl RecordedDisk {
             } else if let Some(rest) = call.strip_prefix("<... ") {
                 let (begun, first) = unfinished.remove(process).expect("the beginning of a call");
                 let rest = rest.split_once(" resumed>").expect("the rest of a call").1;
-                calls.push((Span { begun, ended }, first + rest));
+                calls.push((Span { begun, ended }, process, first + rest));
             } else if !call.starts_with("+++") && !call.starts_with("---") {
-                calls.push((Span { begun: ended, ended }, call.to_owned()));
+                calls.push((Span { begun: ended, ended }, process, call.to_owned()));
             }
             self.end = ended + 1;
         }
         // Calls that the end of the program has interrupted.
-        calls.extend(unfinished.into_values().map(|(begun, call)| (Span { begun, ended: usize::MAX }, call + ") = ?")));
-        calls.sort_by_key(|(span, _)| span.begun);
-        for (span, call) in calls {
-            self.apply(span, &call, &mut names, &mut positions);
+        let interrupted = unfinished.into_iter();
+        calls.extend(
+            interrupted.map(|(process, (begun, call))| (Span { begun, ended: usize::MAX }, process, call + ") = ?")),
+        );
+        calls.sort_by_key(|(span, ..)| span.begun);
+        for (span, process, call) in calls {
+            self.apply(span, process, &call, &mut state);
         }
         self
     }
 
-    fn apply(
-        &mut self,
-        span: Span,
-        call: &str,
-        names: &mut BTreeMap<String, usize>,
-        positions: &mut HashMap<String, usize>,
-    ) {
+    fn apply<'a>(&mut self, span: Span, process: &'a str, call: &str, state: &mut Replay<'a>) {
+        let Replay { names, positions, log_calls } = state;
         let (function, rest) = call.split_once('(').expect("a function");
         let (arguments, result) = rest.rsplit_once(" = ").expect("a result");
         if result.starts_with('-') || call.contains(">(deleted)") {
@@ -193,17 +214,33 @@ impl RecordedDisk {
                 }
             }
             _ => {
-                let Some(path) = path else { return };
+                let Some(path) = path else {
+                    let named = strings.first().map(|path| self.directory.join(String::from_utf8_lossy(path).as_ref()));
+                    let is_here = named.is_some_and(|path| path.parent() == Some(&self.directory));
+                    return assert!(!is_here, "not modelled: {call}");
+                };
                 if path == self.directory.to_str().expect("UTF-8") {
                     assert!(["fsync", "fdatasync"].contains(&function), "not modelled: {function}");
                     return self.directory_syncs.push(span);
                 }
                 // The file of shared memory is computed again at the next start; others are not in the directory or not stored.
                 let name = self.name(&path).filter(|name| !name.ends_with("-shm"));
-                let Some(file) = name.and_then(|name| names.get(&name)) else { return };
-                let file = &mut self.files[*file];
+                let Some((name, number)) = name.and_then(|name| names.get_key_value(&name)) else { return };
+                let is_log = name.ends_with("-wal");
+                let log_call = if is_log || function == "pwrite64" { log_calls.remove(process) } else { None };
+                if let (false, Some(LogCall::Sync(log, sync))) = (is_log, &log_call) {
+                    // A checkpoint begins.
+                    self.files[*log].syncs[*sync].is_of_normal = true;
+                }
+                let file = &mut self.files[*number];
                 match function {
-                    "pwrite64" => file.write(span, last_number(), strings.concat()),
+                    "pwrite64" => {
+                        let offset = last_number();
+                        file.write(span, offset, strings.concat());
+                        if is_log && offset == 0 {
+                            log_calls.insert(process, LogCall::Header);
+                        }
+                    }
                     "write" | "writev" => {
                         let position = positions.get_mut(&descriptor).expect("an open file");
                         let bytes = strings.concat();
@@ -212,7 +249,13 @@ impl RecordedDisk {
                     }
                     "lseek" => drop(positions.insert(descriptor, result.parse().expect("a position"))),
                     "ftruncate" => file.truncate(span, last_number()),
-                    "fsync" | "fdatasync" => file.syncs.push(span),
+                    "fsync" | "fdatasync" => {
+                        let is_of_normal = !is_log || matches!(log_call, Some(LogCall::Header));
+                        file.syncs.push(Sync { span, is_of_normal });
+                        if is_log {
+                            log_calls.insert(process, LogCall::Sync(*number, file.syncs.len() - 1));
+                        }
+                    }
                     _ => panic!("not modelled: {function}"),
                 }
             }
@@ -239,36 +282,67 @@ impl RecordedDisk {
         *self.responses.get(request).expect("a response")
     }
 
+    /// Returns the number of times that the program has begun a write-ahead log, or has begun one again from its start.
+    pub(crate) fn log_headers(&self) -> usize {
+        let logs: BTreeSet<usize> =
+            self.entries.iter().filter(|entry| entry.name.ends_with("-wal")).filter_map(|entry| entry.file).collect();
+        logs.iter().flat_map(|log| &self.files[*log].changes).filter(|change| change.is_header()).count()
+    }
+
     /// Writes the files as a power cut at this moment may leave them into another directory.
     pub(crate) fn cut(&self, moment: usize, syncs: Syncs, random: &mut Random, into: &Path) {
-        let unsynced = [Unsynced::Lost, Unsynced::Written, Unsynced::Torn, Unsynced::Torn][random.below(4)];
-        let entries = self.entries.iter().take_while(|entry| entry.span.begun < moment);
-        let synced = synced_until(&self.directory_syncs, moment);
-        let spans: Vec<Span> = entries.map(|entry| entry.span).collect();
-        let mut names = self.base.clone();
-        for entry in &self.entries[..unsynced.effective(&spans, synced, random)] {
-            match entry.file {
-                Some(file) => names.insert(entry.name.clone(), file),
-                None => names.remove(&entry.name),
-            };
-        }
-        for (name, file) in names {
+        for (name, file) in self.names_after(moment, random) {
             if !name.ends_with("-shm") {
-                let is_ignored = syncs == Syncs::NotOfTheLog && name.ends_with("-wal");
-                let syncs = if is_ignored { &[][..] } else { &self.files[file].syncs };
-                let content = self.files[file].content(moment, synced_until(syncs, moment), unsynced, random);
+                let file = &self.files[file];
+                let syncs = file.syncs.iter().filter(|sync| syncs == Syncs::Honest || sync.is_of_normal);
+                let content = file.content(moment, synced_until(syncs.map(|sync| &sync.span), moment), random);
                 fs::write(into.join(name), content).expect("a file");
             }
         }
     }
+
+    /// Returns the files by the names that the directory has after a cut.
+    fn names_after(&self, moment: usize, random: &mut Random) -> BTreeMap<String, usize> {
+        let unsynced = Unsynced::random(random);
+        let synced = synced_until(self.directory_syncs.iter(), moment);
+        let begun = self.entries.partition_point(|entry| entry.span.begun < moment);
+        let mut names = self.base.clone();
+        let mut stopped = BTreeSet::new();
+        // A call that changes two names changes both or none.
+        for call in self.entries[..begun].chunk_by(|one, next| one.span.begun == next.span.begun) {
+            let is_effective = call[0].span.ended < synced
+                || call.iter().all(|entry| !stopped.contains(&entry.name)) && unsynced.is_effective(random);
+            for Entry { name, file, .. } in call {
+                match file {
+                    _ if !is_effective => drop(stopped.insert(name)),
+                    Some(file) => drop(names.insert(name.clone(), *file)),
+                    None => drop(names.remove(name)),
+                }
+            }
+        }
+        names
+    }
 }
 
 /// Returns the moment until which calls had to end so that a finished sync covers them.
-fn synced_until(syncs: &[Span], moment: usize) -> usize {
-    syncs.iter().filter(|sync| sync.ended < moment).map(|sync| sync.begun).max().unwrap_or(0)
+fn synced_until<'a>(syncs: impl Iterator<Item = &'a Span>, moment: usize) -> usize {
+    syncs.filter(|sync| sync.ended < moment).map(|sync| sync.begun).max().unwrap_or(0)
 }
 
 impl Unsynced {
+    fn random(random: &mut Random) -> Self {
+        [Self::Lost, Self::Written, Self::Torn, Self::Torn][random.below(4)]
+    }
+
+    /// Returns true if one change has taken effect.
+    fn is_effective(self, random: &mut Random) -> bool {
+        match self {
+            Self::Lost => false,
+            Self::Written => true,
+            Self::Torn => random.below(2) == 0,
+        }
+    }
+
     /// Returns how many of these changes, which have begun, have taken effect.
     fn effective(self, changes: &[Span], synced: usize, random: &mut Random) -> usize {
         let certain = changes.iter().rposition(|change| change.ended < synced).map_or(0, |last| last + 1);
@@ -296,7 +370,8 @@ impl File {
         self.changes.push(Change { span, offset: length, bytes, length });
     }
 
-    fn content(&self, moment: usize, synced: usize, unsynced: Unsynced, random: &mut Random) -> Vec<u8> {
+    fn content(&self, moment: usize, synced: usize, random: &mut Random) -> Vec<u8> {
+        let unsynced = Unsynced::random(random);
         let begun = self.changes.partition_point(|change| change.span.begun < moment);
         let changes = &self.changes[..begun];
         let spans: Vec<Span> = changes.iter().map(|change| change.span).collect();
@@ -327,6 +402,11 @@ impl File {
 }
 
 impl Change {
+    /// Returns true for the header of a write-ahead log.
+    fn is_header(&self) -> bool {
+        self.offset == 0 && self.bytes.len() == 32
+    }
+
     /// Writes the bytes of this range, as far as the content reaches.
     fn write_to(&self, content: &mut [u8], range: Range<usize>) {
         let start = self.offset.max(range.start);
