@@ -166,7 +166,7 @@ engine_test!(cached_lists_are_never_stale, |store: &Store| {
         watchers: 0,
         ids: 4,
         pause: Duration::from_millis(1),
-        replaces: true,
+        uses_all_operations: true,
     };
     let history = History::new();
     workload.run(&history, || wait_until("writes", || history.acknowledged() >= 400));

@@ -291,7 +291,7 @@ engine_test!(list_that_an_event_reports_includes_every_change_before_it, |store:
         watchers: 0,
         ids: 4,
         pause: Duration::from_millis(50),
-        replaces: true,
+        uses_all_operations: true,
     };
     let mut conditional = 0;
     let conditional_list = |condition: &[(&str, &str)]| {

@@ -9,8 +9,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::support::Outcome::{Denied, Done, Rejected, Unknown};
+use crate::support::rewriting_proxy::{ProxiedRequest, Reply, RewritingProxy, Upstream};
 use crate::support::{
-    Action, Fault, History, Operation, Outcome, Random, Store, Summary, Workload, sqlite_test, wait_until,
+    Action, Fault, History, Operation, Outcome, Random, Response, Store, Summary, Workload, engine_test, sqlite_test,
+    wait_for, wait_for_writes,
 };
 
 const ID: i64 = 7;
@@ -315,6 +317,7 @@ fn has_an_order(held: Option<&str>, left: &[&Operation], settled: &[Duration]) -
             Action::Create(_, _, Denied) if held.is_some() => held,
             Action::Replace(_, _, Denied) | Action::Delete(_, Denied) if held.is_none() => held,
             Action::List(Some(plants)) if plants.get(&ID).map(String::as_str) == held => held,
+            Action::Read(_, name) if name.as_deref() == held => held,
             _ => return false,
         };
         first && has_an_order(after, &rest, settled)
@@ -325,7 +328,7 @@ fn has_an_order(held: Option<&str>, left: &[&Operation], settled: &[Duration]) -
 fn checker_agrees_with_exhaustive_search() {
     const LONGEST: u64 = 8;
     let outcomes = prop_oneof![4 => Just(Done), 2 => Just(Denied), 2 => Just(Unknown), 1 => Just(Rejected)];
-    let one = (0..6_u8, outcomes, 0..LONGEST, 0..16_u64, 0..6_u64);
+    let one = (0..7_u8, outcomes, 0..LONGEST, 0..16_u64, 0..6_u64);
     let several = proptest::collection::vec(one, 1..usize::try_from(LONGEST).unwrap());
     let settled = proptest::collection::vec((0..22_u64).prop_map(Duration::from_millis), 0..3);
     let verdicts = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -339,6 +342,11 @@ fn checker_agrees_with_exhaustive_search() {
                 2 => delete(*from, from + length, *outcome),
                 5 => replace(*from, from + length, &format!("{number}"), *outcome),
                 3 => list(*from, from + length, None),
+                6 => operation(
+                    *from,
+                    from + length,
+                    Action::Read(ID, shown.checked_sub(1).map(|shown| shown.to_string())),
+                ),
                 _ => list(*from, from + length, Some(&format!("{shown}"))),
             })
             .collect();
@@ -454,18 +462,28 @@ fn long_history_of_a_correct_store_is_accepted() {
     assert!(summary.acknowledged > 10_000 && summary.unknown > 500 && summary.rejected > 500, "{summary:?}");
 }
 
+const FAULTS: [&str; 3] = ["a lost write", "a stale cache of lists", "a write that is executed twice"];
+/// The clients of a service, apart from its nodes and users.
+const LOAD: Workload = Workload {
+    nodes: Vec::new(),
+    tokens: Vec::new(),
+    writers: 6,
+    listers: 2,
+    watchers: 0,
+    ids: 4,
+    pause: Duration::ZERO,
+    uses_all_operations: true,
+};
+
 #[test]
 fn one_fault_in_a_long_history_is_found() {
-    for name in ["a lost write", "a stale cache of lists", "a write that is executed twice"] {
-        let control = Fault::new(&format!("history with {name}"), 1).into_control();
-        control.begin_round();
+    for name in FAULTS {
         let found = simulate(1_000, false, |plants| match name {
             "a lost write" => drop(plants.present.pop_first().expect("some plant")),
             "a stale cache of lists" => plants.cached = Some(plants.present.clone()),
             _ => plants.repeats_create = true,
         });
         assert!(found.expect_err(name).contains("no order explains"), "{name}");
-        control.found_wrong();
     }
     let changed = simulate(1_000, true, |plants| {
         plants.present.values_mut().for_each(|name| name.push_str(" of another user"));
@@ -473,19 +491,68 @@ fn one_fault_in_a_long_history_is_found() {
     assert!(changed.expect_err("plants have changed").contains("of another user"));
 }
 
+/// Returns the action of a proxy in front of a node that makes its responses wrong.
+fn planted(fault: &str) -> impl Fn(&ProxiedRequest, Upstream) -> Reply + Send + Sync + 'static {
+    let fault = fault.to_owned();
+    // By user and path.
+    let lists: Mutex<BTreeMap<String, Response>> = Mutex::default();
+    let creates: Mutex<BTreeMap<String, ProxiedRequest>> = Mutex::default();
+    move |request, node| {
+        let response = node.send(&request.without("if-none-match"));
+        let of_user = |path: &str| format!("{} {path}", request.header("authorization").expect("a token"));
+        let is_list = request.is("GET", "/plants?") && response.status == 200;
+        match (&*fault, response.header("location")) {
+            ("a stale cache of lists", _) if is_list => {
+                let mut lists = lists.lock().unwrap();
+                return Reply::Response(lists.entry(of_user(&request.path)).or_insert(response).clone());
+            }
+            ("a lost write", Some(path)) => {
+                let (method, path) = ("DELETE".to_owned(), path.to_owned());
+                node.send(&ProxiedRequest { method, path, headers: request.headers.clone(), body: Vec::new() });
+            }
+            ("a write that is executed twice", Some(path)) => {
+                creates.lock().unwrap().insert(of_user(path), request.clone());
+            }
+            ("a write that is executed twice", None) if response.status == 204 => {
+                let create = creates.lock().unwrap().remove(&of_user(&request.path));
+                create.map(|create| node.send(&create));
+            }
+            _ => {}
+        }
+        Reply::Response(response)
+    }
+}
+
+engine_test!(fault_planted_in_a_running_service_is_found, |store: &Store| {
+    let server = store.serve(&["--log-level", "warn"]);
+    for (number, name) in FAULTS.into_iter().enumerate() {
+        let control = Fault::on(store.engine, &format!("service with {name}"), 1).into_control();
+        let tokens = ["ada", "ben"].map(|user| store.token(&format!("{user}-{number}"), &[])).to_vec();
+        let proxy = RewritingProxy::start(server.address(), planted(name));
+        let nodes = vec![server.address(), proxy.address()];
+        let workload = Workload { nodes, tokens, ..LOAD };
+        let history = History::new();
+        wait_for("a violation", || {
+            control.begin_round();
+            workload.run(&history, || wait_for_writes(&history, 100));
+            history.check().err()
+        });
+        control.count_history(&history.summary());
+        control.found_wrong();
+    }
+});
+
 sqlite_test!(service_is_linearizable_under_load, |store: &Store| {
     let tokens = ["ada", "ben"].map(|user| store.token(user, &[])).to_vec();
     let (one, other) = (store.serve(&["--log-level", "warn"]), store.serve(&["--log-level", "warn"]));
     let nodes = vec![one.address(), other.address()];
-    let workload =
-        Workload { nodes, tokens, writers: 6, listers: 2, watchers: 0, ids: 4, pause: Duration::ZERO, replaces: true };
+    let workload = Workload { nodes, tokens, ..LOAD };
     let history = History::new();
-    let some = |least: usize| wait_until("some writes", || history.acknowledged() >= least);
     let ((), report) = workload.run(&history, || {
-        some(300);
+        wait_for_writes(&history, 300);
         // The outcome of requests in flight on this node is unknown.
         one.kill();
-        some(history.acknowledged() + 300);
+        wait_for_writes(&history, 300);
     });
     let summary = history.check().unwrap();
     assert_eq!(summary.acknowledged, report.acknowledged);

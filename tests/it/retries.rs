@@ -9,13 +9,12 @@ use rstest::rstest;
 use sha2::{Digest, Sha256};
 
 use crate::support::{
-    Cluster, CompletedWrite, Engine, Fault, History, RetryingClients, Server, Stage, Store, TcpProxy, Workload,
-    engine_test, runs_on_citus, wait_for, wait_until,
+    Cluster, CompletedWrite, Engine, Fault, History, RetryingClients, STAGES, Server, Stage, Store, TcpProxy, Workload,
+    engine_test, runs_on_citus, wait_for, wait_for_writes, wait_until,
 };
 
 const QUIET: &[&str] = &["--log-level", "error"];
 const COMMIT: &[u8] = b"COMMIT\0";
-pub(crate) const STAGES: [Stage; 3] = [Stage::BeforeSend, Stage::AfterSend, Stage::AfterResponse];
 
 /// Starts two nodes on PostgreSQL, one on SQLite.
 fn nodes(store: &Store) -> Vec<Server> {
@@ -31,7 +30,7 @@ fn restart(store: &Store, address: SocketAddr) -> Server {
 
 struct RetryTest {
     clients: RetryingClients,
-    /// Users that only read.
+    /// Users that read and follow events.
     listers: Workload,
     history: History,
     completed: Vec<CompletedWrite>,
@@ -48,10 +47,10 @@ impl RetryTest {
             tokens,
             writers: 0,
             listers: 1,
-            watchers: 0,
+            watchers: 2,
             ids: 3,
             pause: Duration::from_millis(2),
-            replaces: true,
+            uses_all_operations: true,
         };
         Self { clients, listers, history: History::new(), completed: Vec::new() }
     }
@@ -75,12 +74,6 @@ impl RetryTest {
         let replayed = self.completed.iter().filter(|completed| completed.replayed).count();
         assert!(replayed > 0, "no client had to retry, of {}", self.completed.len());
     }
-}
-
-#[track_caller]
-fn wait_for_writes(history: &History, more: usize) {
-    let enough = history.acknowledged() + more;
-    wait_until("more writes", || history.acknowledged() >= enough);
 }
 
 engine_test!(every_write_happens_once_though_the_service_is_killed, |store: &Store| {
@@ -148,8 +141,8 @@ fn serve_behind_proxies(store: &Store, cluster: &Cluster) -> (Server, Vec<TcpPro
     (store.through(&proxies[0]).serve(&[QUIET, &workers].concat()), proxies)
 }
 
-/// Cuts connections at any message of the protocol, and delays messages. Half of the cuts come soon, at messages that open a
-/// session; the others let requests succeed before. On Citus, connections to all servers are cut.
+/// Cuts connections at any message of the protocol, and delays messages. One of three cuts comes soon, at a message that opens a
+/// session, and one at a commit; the others let requests succeed before. On Citus, connections to all servers are cut.
 #[rstest]
 #[case::requires_postgres()]
 fn every_write_happens_once_though_any_message_is_cut_off() {
@@ -166,11 +159,19 @@ fn every_write_happens_once_though_any_message_is_cut_off() {
     let fault = Fault::new("cut at any message to PostgreSQL, clients retry", rounds).with_more_in_campaign(250);
     let begun = AtomicUsize::new(0);
     let cut_repeatedly = |proxy: &TcpProxy| {
-        while begun.fetch_add(1, Ordering::Relaxed) < fault.rounds {
+        loop {
+            let round = begun.fetch_add(1, Ordering::Relaxed);
+            if round >= fault.rounds {
+                break;
+            }
             let mut random = fault.begin_round();
             let (cuts, start) = (proxy.cuts(), Instant::now());
-            let longest = [50, messages][random.below(2)];
-            proxy.cut_after(random.below(longest), STAGES[random.below(STAGES.len())]);
+            let stage = STAGES[round / 3 % STAGES.len()];
+            match round % 3 {
+                0 => proxy.cut_at(stage, COMMIT),
+                1 => proxy.cut_after(random.below(50), stage),
+                _ => proxy.cut_after(random.below(messages), stage),
+            }
             proxy.delay(random, Duration::from_millis(100));
             wait_until("the proxy to cut the connection", || proxy.cuts() > cuts || start.elapsed() > IDLE);
             if proxy.cuts() == cuts {
@@ -188,6 +189,8 @@ fn every_write_happens_once_though_any_message_is_cut_off() {
         wait_for_writes(history, 50);
     });
     test.check(&store, &fault);
+    let commits: Vec<Stage> = proxies.iter().flatten().flat_map(|proxy| proxy.stages_of_cuts(COMMIT)).collect();
+    assert!(STAGES.iter().all(|stage| commits.contains(stage)), "cuts at commits: {commits:?}");
 }
 
 /// After two of three cuts the node can reconnect and look up the outcome of the commit. Every third cut lasts until

@@ -40,7 +40,7 @@ pub(crate) use fault::{Fault, campaign_factor, previous_releases};
 pub(crate) use fixture::{
     Garden, Service, engine_test, engine_tool_test, one_engine_test, postgres_test, run_on, sqlite_test, tool_test,
 };
-pub(crate) use history::{Action, History, Operation, Outcome, Summary};
+pub(crate) use history::{Action, History, Operation, Outcome, Summary, wait_for_writes};
 pub(crate) use metrics::{Metrics, Scrape};
 pub(crate) use output::{CommandOutput, assert_contains};
 pub(crate) use postgres::{CLOSED_ADDRESS, Cluster, free_port, runs_on_citus};
@@ -49,7 +49,7 @@ pub(crate) use retrying::{CompletedWrite, RetryingClients};
 pub(crate) use server::{Server, Store, signal};
 pub(crate) use stop::StopOnDrop;
 pub(crate) use strace::{FaultInjector, StraceCommand};
-pub(crate) use tcp_proxy::{Stage, TcpProxy};
+pub(crate) use tcp_proxy::{STAGES, Stage, TcpProxy};
 pub(crate) use terminal::Terminal;
 pub(crate) use wait::{Stopwatch, TIMEOUT, retry_while_unavailable, wait_for, wait_until};
 pub(crate) use workload::{Random, Workload};

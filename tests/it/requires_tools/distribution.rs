@@ -18,7 +18,7 @@ fn load(store: &Store, nodes: &[Server]) -> Workload {
         watchers: 0,
         ids: 6,
         pause: Duration::ZERO,
-        replaces: true,
+        uses_all_operations: true,
     }
 }
 

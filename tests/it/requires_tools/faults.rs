@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::support::tools::succeed;
 use crate::support::{
     Client, Cluster, Fault, History, Response, Server, Stopwatch, Store, Summary, TcpProxy, Workload,
-    retry_while_unavailable, wait_until,
+    retry_while_unavailable, wait_for_writes, wait_until,
 };
 
 /// Nodes log warnings only, which are shown if the test fails.
@@ -54,7 +54,7 @@ fn load_by(program: &str, store: &Store, nodes: &[Server]) -> Workload {
         watchers: 2,
         ids: 6,
         pause: Duration::ZERO,
-        replaces: true,
+        uses_all_operations: true,
     }
 }
 
@@ -130,12 +130,6 @@ fn wait_until_ready(nodes: &[Server]) {
         wait_until("the node to be ready again", || is_ready(node));
     }
     assert!(start.elapsed() < RECOVERY_LIMIT, "the nodes were ready after {:?}", start.elapsed());
-}
-
-#[track_caller]
-fn wait_for_writes(history: &History, more: usize) {
-    let enough = history.acknowledged() + more;
-    wait_until("more writes", || history.acknowledged() >= enough);
 }
 
 /// Waits, after the load has ended, until every write has committed or failed, and records that in the history.

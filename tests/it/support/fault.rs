@@ -37,6 +37,11 @@ pub(crate) fn campaign_factor() -> usize {
     setting("FACTOR").map_or(1, |factor| factor.parse().expect("a number"))
 }
 
+/// Returns the seed of the campaign's random numbers.
+pub(crate) fn campaign_seed() -> u64 {
+    setting("SEED").map_or(0, |seed| seed.parse().expect("a number"))
+}
+
 /// Returns the programs of earlier releases that `scripts/faults` names.
 pub(crate) fn previous_releases() -> Vec<String> {
     setting("OLD").map_or(Vec::new(), |programs| programs.split(':').map(str::to_owned).collect())
@@ -49,7 +54,7 @@ impl Fault {
         Self {
             name: format!("{name}{citus}"),
             rounds: rounds * campaign_factor(),
-            seed: setting("SEED").map_or(0, |seed| seed.parse().expect("a number")),
+            seed: campaign_seed(),
             result: Mutex::default(),
         }
     }

@@ -6,8 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use super::fault::campaign_seed;
+use super::wait_until;
 
 /// Outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +31,10 @@ pub(crate) enum Action {
     Create(i64, String, Outcome),
     Replace(i64, String, Outcome),
     Delete(i64, Outcome),
-    /// All plants of the user by id; `None` if the list failed.
+    /// All plants of the user by id; `None` if the request failed.
     List(Option<BTreeMap<i64, String>>),
+    /// The name of one plant, if there is such a plant.
+    Read(i64, Option<String>),
 }
 
 impl Action {
@@ -37,6 +42,23 @@ impl Action {
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         match self {
             Self::Create(_, _, outcome) | Self::Replace(_, _, outcome) | Self::Delete(_, outcome) => Some(*outcome),
+            Self::List(_) | Self::Read(..) => None,
+        }
+    }
+
+    /// Returns the name with which a list or a read shows this plant.
+    fn shown(&self, id: i64) -> Option<&String> {
+        match self {
+            Self::List(plants) => plants.as_ref()?.get(&id),
+            Self::Read(read, name) if *read == id => name.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns the plant of every operation except lists.
+    fn id(&self) -> Option<i64> {
+        match self {
+            Self::Create(id, ..) | Self::Replace(id, ..) | Self::Delete(id, _) | Self::Read(id, _) => Some(*id),
             Self::List(_) => None,
         }
     }
@@ -56,6 +78,7 @@ pub(crate) struct History {
     start: Instant,
     names: AtomicUsize,
     acknowledged: AtomicUsize,
+    runs: AtomicU64,
     operations: Mutex<Vec<Operation>>,
     /// Times at which no write of unknown outcome was in flight.
     settled: Mutex<Vec<Duration>>,
@@ -73,8 +96,19 @@ pub(crate) struct Summary {
 
 impl History {
     pub(crate) fn new() -> Self {
-        let (names, acknowledged) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { start: Instant::now(), names, acknowledged, operations: Mutex::default(), settled: Mutex::default() }
+        Self {
+            start: Instant::now(),
+            names: AtomicUsize::new(0),
+            acknowledged: AtomicUsize::new(0),
+            runs: AtomicU64::new(0),
+            operations: Mutex::default(),
+            settled: Mutex::default(),
+        }
+    }
+
+    /// Returns the first of many seeds for the clients of a run.
+    pub(crate) fn seed(&self) -> u64 {
+        campaign_seed() << 32 | self.runs.fetch_add(1, Ordering::Relaxed) << 16
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -140,7 +174,7 @@ impl History {
             let (id, name, outcome) = match &operation.action {
                 Action::Create(id, name, outcome) | Action::Replace(id, name, outcome) => (*id, Some(name), *outcome),
                 Action::Delete(id, outcome) => (*id, None, *outcome),
-                Action::List(_) => continue,
+                Action::List(_) | Action::Read(..) => continue,
             };
             let register = (operation.user, id);
             if outcome == Outcome::Done {
@@ -167,25 +201,18 @@ impl History {
         let mut ids: BTreeMap<usize, BTreeSet<i64>> = BTreeMap::new();
         for operation in operations.iter() {
             let ids = ids.entry(operation.user).or_default();
-            match &operation.action {
-                Action::Create(id, ..) | Action::Replace(id, ..) | Action::Delete(id, _) => {
-                    ids.insert(*id);
-                }
-                Action::List(plants) => ids.extend(plants.iter().flat_map(BTreeMap::keys)),
+            ids.extend(operation.action.id());
+            if let Action::List(Some(plants)) = &operation.action {
+                ids.extend(plants.keys());
             }
         }
         let mut registers: BTreeMap<(usize, i64), Vec<&Operation>> = BTreeMap::new();
         for operation in operations.iter() {
-            match &operation.action {
-                Action::Create(id, ..) | Action::Replace(id, ..) | Action::Delete(id, _) => {
-                    registers.entry((operation.user, *id)).or_default().push(operation);
-                }
-                Action::List(None) => {}
-                Action::List(Some(_)) => {
-                    for id in &ids[&operation.user] {
-                        registers.entry((operation.user, *id)).or_default().push(operation);
-                    }
-                }
+            let mut add = |id| registers.entry((operation.user, id)).or_default().push(operation);
+            match (&operation.action, operation.action.id()) {
+                (_, Some(id)) => add(id),
+                (Action::List(None), None) => {}
+                (_, None) => ids[&operation.user].iter().for_each(|id| add(*id)),
             }
         }
         let settled = self.settled.lock().expect("the moments");
@@ -195,6 +222,13 @@ impl History {
         };
         registers.into_iter().filter_map(wrong).collect()
     }
+}
+
+/// Waits until more writes are acknowledged.
+#[track_caller]
+pub(crate) fn wait_for_writes(history: &History, more: usize) {
+    let enough = history.acknowledged() + more;
+    wait_until("more writes", || history.acknowledged() >= enough);
 }
 
 /// Content of a register: the number of a value that some list shows, or [`UNSEEN`]. All values that no list shows are
@@ -373,9 +407,7 @@ struct Timeline<'a> {
 fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> Timeline<'a> {
     let mut first_shown: HashMap<&str, (usize, Duration)> = HashMap::new();
     for operation in operations {
-        if let Action::List(Some(plants)) = &operation.action
-            && let Some(name) = plants.get(&id)
-        {
+        if let Some(name) = operation.action.shown(id) {
             let number = first_shown.len() + 1;
             let (_, first) = first_shown.entry(name).or_insert((number, operation.returned));
             *first = operation.returned.min(*first);
@@ -415,7 +447,7 @@ fn timeline<'a>(id: i64, operations: &[&'a Operation], settled: &[Duration]) -> 
             Action::Replace(_, name, Outcome::Done) => Step::Replace(shown(name)),
             Action::Delete(_, Outcome::Done) => Step::Take,
             Action::Replace(_, _, Outcome::Denied) | Action::Delete(_, Outcome::Denied) => Step::Read(None),
-            Action::List(Some(plants)) => Step::Read(plants.get(&id).map(|name| shown(name))),
+            action @ (Action::List(Some(_)) | Action::Read(..)) => Step::Read(action.shown(id).map(|name| shown(name))),
         };
         events.push((operation.called, Event::Call(steps.len())));
         events.push((returned, Event::Return(steps.len())));
@@ -494,12 +526,8 @@ const SHOWN: usize = 20;
 
 impl Violation {
     fn new(user: usize, id: i64, offending: &Operation, operations: &[&Operation]) -> Self {
-        let shown = |operation: &Operation| match &operation.action {
-            Action::List(Some(plants)) => plants.get(&id).cloned(),
-            _ => None,
-        };
-        let name = shown(offending);
-        let creates = |operation: &Operation| match (&operation.action, &name) {
+        let name = offending.action.shown(id);
+        let creates = |operation: &Operation| match (&operation.action, name) {
             (Action::Create(_, created, _) | Action::Replace(_, created, _), Some(name)) => created == name,
             _ => false,
         };
@@ -518,9 +546,9 @@ fn line(id: i64, operation: &Operation) -> String {
         Action::Create(_, name, outcome) => (format!("create {name:?}"), Some((outcome, "created", "conflict"))),
         Action::Replace(_, name, outcome) => (format!("replace by {name:?}"), Some((outcome, "replaced", "not found"))),
         Action::Delete(_, outcome) => ("delete".to_owned(), Some((outcome, "deleted", "not found"))),
-        Action::List(plants) => {
-            let shown = plants.as_ref().and_then(|plants| plants.get(&id));
-            (shown.map_or("list without it".to_owned(), |name| format!("list with {name:?}")), None)
+        action @ (Action::List(_) | Action::Read(..)) => {
+            let read = if matches!(action, Action::List(_)) { "list" } else { "read" };
+            (action.shown(id).map_or(format!("{read} without it"), |name| format!("{read} with {name:?}")), None)
         }
     };
     let end = match outcome {

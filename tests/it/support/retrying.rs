@@ -42,7 +42,7 @@ impl RetryingClients {
     pub(crate) fn run(&self, history: &History, during: impl FnOnce()) -> Vec<CompletedWrite> {
         let stop = AtomicBool::new(false);
         let tries = AtomicUsize::new(0);
-        let seed = u64::from(history.now().subsec_nanos()) << 32;
+        let seed = history.seed();
         std::thread::scope(|scope| {
             let stop_at_end = StopOnDrop(&stop);
             let clients: Vec<_> = (0..self.clients)

@@ -142,6 +142,10 @@ impl RewritingProxy {
         Self { address }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use super::Random;
 
+pub(crate) const STAGES: [Stage; 5] =
+    [Stage::BeforeSend, Stage::AfterSend, Stage::AfterSendingTwice, Stage::DuringResponse, Stage::AfterResponse];
+
 /// Point of an exchange at which the proxy closes the connection. The needle is a byte string in a message of the
 /// client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,10 @@ pub(crate) enum Stage {
     BeforeSend,
     /// The server receives the message. The client is disconnected before the response.
     AfterSend,
+    /// The same, but the server receives the message twice.
+    AfterSendingTwice,
+    /// The client receives a part of the first message of the response.
+    DuringResponse,
     /// The server has sent its whole response, which the client never receives.
     AfterResponse,
 }
@@ -131,6 +138,12 @@ impl TcpProxy {
     pub(crate) fn cuts(&self) -> usize {
         self.shared.lock().armed_cuts
     }
+
+    /// Returns the stages of the cuts so far at messages with these bytes.
+    pub(crate) fn stages_of_cuts(&self, needle: &[u8]) -> Vec<Stage> {
+        let state = self.shared.lock();
+        state.cut_messages.iter().filter(|(_, message)| message.contains(needle)).map(|(stage, _)| *stage).collect()
+    }
 }
 
 impl Drop for TcpProxy {
@@ -187,6 +200,8 @@ struct State {
     pairs: Vec<Arc<ConnectionPair>>,
     armed: VecDeque<Armed>,
     armed_cuts: usize,
+    /// Messages at which connections were cut.
+    cut_messages: Vec<(Stage, Message)>,
     held_responses: usize,
     /// Random numbers for delays, and the longest delay.
     delays: Option<(Random, Duration)>,
@@ -288,8 +303,10 @@ impl SharedState {
             let is_next = !pair.closed.load(Ordering::SeqCst)
                 && state.armed.front_mut().is_some_and(|armed| armed.is_meant(&message));
             let act = if is_next { state.armed.pop_front().map(|armed| armed.act) } else { None };
-            if matches!(act, Some(Act::Freeze)) {
-                state.mode = Mode::Frozen;
+            match act {
+                Some(Act::Freeze) => state.mode = Mode::Frozen,
+                Some(Act::Cut(point)) => state.cut_messages.push((point, message.clone())),
+                None => {}
             }
             drop(state);
             match act {
@@ -298,15 +315,19 @@ impl SharedState {
                     continue;
                 }
                 // These marks are set before the message is forwarded, and so before the response can arrive.
-                Some(Act::Cut(Stage::AfterSend)) => pair.closed.store(true, Ordering::SeqCst),
-                Some(Act::Cut(Stage::AfterResponse)) => pair.lost_response.set(response).expect("one cut"),
+                Some(Act::Cut(Stage::AfterSend | Stage::AfterSendingTwice)) => {
+                    pair.closed.store(true, Ordering::SeqCst);
+                }
+                Some(Act::Cut(point)) => pair.lost_response.set((response, point)).expect("one cut"),
                 Some(Act::Freeze) => drop(self.wait_until_not_frozen()),
                 None => {}
             }
-            if (&pair.server).write_all(&message.bytes).is_err() {
+            let is_sent_twice = matches!(act, Some(Act::Cut(Stage::AfterSendingTwice)));
+            let bytes = message.bytes.repeat(1 + usize::from(is_sent_twice));
+            if (&pair.server).write_all(&bytes).is_err() {
                 pair.close();
             }
-            if matches!(act, Some(Act::Cut(Stage::AfterSend))) {
+            if is_sent_twice || matches!(act, Some(Act::Cut(Stage::AfterSend))) {
                 self.cut_armed(pair);
             }
             response += usize::from(message.completes_request());
@@ -321,13 +342,20 @@ impl SharedState {
             self.delay();
             self.wait_to_forward_responses();
             let Some(message) = message else {
-                if pair.lost_response.get().is_some_and(|lost| *lost >= response) {
+                if pair.lost_response.get().is_some_and(|(lost, _)| *lost >= response) {
                     self.cut_armed(pair);
                 }
                 pair.close();
                 return;
             };
-            let is_lost = pair.lost_response.get() == Some(&response);
+            let lost = pair.lost_response.get().filter(|(lost, _)| *lost == response);
+            let is_lost = lost.is_some();
+            if let Some((_, Stage::DuringResponse)) = lost
+                && !pair.closed.load(Ordering::SeqCst)
+            {
+                let _ = (&pair.client).write_all(&message.bytes[..message.bytes.len() / 2]);
+                let _ = pair.client.shutdown(Shutdown::Both);
+            }
             // After `close`, the rest is read and dropped; see there.
             let is_forwarded = !is_lost && !pair.closed.load(Ordering::SeqCst);
             if is_forwarded && (&pair.client).write_all(&message.bytes).is_err() {
@@ -356,6 +384,7 @@ impl SharedState {
 }
 
 /// A message of PostgreSQL's protocol.
+#[derive(Clone)]
 struct Message {
     /// Type, except of the messages before the start of a session.
     kind: Option<u8>,
@@ -408,8 +437,8 @@ struct ConnectionPair {
     client: TcpStream,
     server: TcpStream,
     closed: AtomicBool,
-    /// Number of the response that the client does not receive. After it, the connection is cut.
-    lost_response: OnceLock<usize>,
+    /// Number of the response that the client does not receive, or receives in part. After it, the connection is cut.
+    lost_response: OnceLock<(usize, Stage)>,
 }
 
 impl ConnectionPair {

@@ -27,8 +27,8 @@ pub(crate) struct Workload {
     pub(crate) ids: i64,
     /// Pause of each worker after an operation: a history that is to be checked must not grow without bounds.
     pub(crate) pause: Duration,
-    /// Writers also replace plants.
-    pub(crate) replaces: bool,
+    /// Clients also replace and read single plants, which the first releases do not offer.
+    pub(crate) uses_all_operations: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +59,7 @@ impl Workload {
             }
             let stop_at_end = StopOnDrop(&stop);
             let stop = &stop;
-            let seed = u64::from(start.subsec_nanos()) << 32;
+            let seed = history.seed();
             let workers: Vec<_> = (0..self.writers + self.listers)
                 .zip(seed..)
                 .map(|(number, seed)| {
@@ -151,11 +151,14 @@ impl LoadClient<'_> {
             .expect("a small number");
         let client = Client { address: node, token: Some(self.workload.tokens[user].clone()) };
         let write = (!self.lists).then(|| {
-            let kinds = if self.workload.replaces { 3 } else { 2 };
+            let kinds = if self.workload.uses_all_operations { 3 } else { 2 };
             Write::random(&mut self.random, kinds, self.history, user, id)
         });
+        let reads_one = self.workload.uses_all_operations && self.random.below(4) == 0;
         let bytes = if let Some(write) = &write {
             write.bytes(&client, id, &[])
+        } else if reads_one {
+            client.bytes("GET", &format!("/plants/{id}"), &[], None)
         } else {
             let known = self.known.get(&user).map(|(tag, _)| ("If-None-Match", tag.as_str()));
             client.bytes("GET", "/plants?include=id", known.as_slice(), None)
@@ -170,6 +173,7 @@ impl LoadClient<'_> {
                 let outcome = response.as_ref().map_or(Outcome::Unknown, |response| write.outcome(response));
                 write.into_action(id, outcome)
             }
+            None if reads_one => response.as_ref().map_or(Action::List(None), |response| read_of(id, response)),
             None => Action::List(response.as_ref().and_then(|response| self.list_of(user, response))),
         };
         if action.outcome() == Some(Outcome::Done) {
@@ -196,6 +200,18 @@ impl LoadClient<'_> {
             self.known.insert(user, (tag.to_owned(), list.clone()));
         }
         Some(list)
+    }
+}
+
+/// Returns the read of one plant that this is the response to.
+fn read_of(id: i64, response: &Response) -> Action {
+    match response.status {
+        200 => Action::Read(id, Some(response.json()["name"].as_str().expect("a name").to_owned())),
+        404 => Action::Read(id, None),
+        _ => {
+            assert_eq!(response.error(), 50300, "{}", response.wire());
+            Action::List(None)
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use super::{
     wait_for_writes, wait_until_not_ready, wait_until_ready,
 };
 use crate::support::{
-    Client, Cluster, Fault, History, Response, Stage, Stopwatch, Store, TcpProxy, retry_while_unavailable, wait_for,
-    wait_until,
+    Client, Cluster, Fault, History, Response, Stage, Stopwatch, Store, Summary, TcpProxy, retry_while_unavailable,
+    wait_for, wait_until,
 };
 
 /// Cuts one of two nodes off under load.
@@ -55,6 +55,10 @@ fn late_messages_do_not_harm_the_history() {
             proxy.delay(fault.begin_round(), Duration::from_secs(1));
             wait_for_writes(&history, 50);
         }
+        wait_until("a request to fail", || {
+            let Summary { rejected, unknown, failed_lists, .. } = history.summary();
+            rejected + unknown + failed_lists > 0
+        });
         proxy.heal();
         wait_until_ready(&nodes[1..]);
     });

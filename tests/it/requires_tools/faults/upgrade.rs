@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 
 use super::{QUIET, load_by, plant, plants, settle, wait_for_writes};
-use crate::retries::STAGES;
 use crate::support::tools::succeed;
-use crate::support::{Cluster, CommandOutput, Fault, History, Server, Store, TcpProxy, previous_releases, wait_until};
+use crate::support::{
+    Cluster, CommandOutput, Fault, History, STAGES, Server, Store, TcpProxy, previous_releases, wait_until,
+};
 
 const THIS: &str = env!("CARGO_BIN_EXE_plantstore");
 const MIGRATIONS: [&str; 4] = [
@@ -32,6 +33,7 @@ fn create_old_schema(store: &Store, version: usize) {
 fn migration_is_completed_after_a_restart_of_the_database() {
     let cluster = Cluster::start(&[]);
     let fault = Fault::new("restart of PostgreSQL during a migration", MIGRATIONS.len());
+    let mut cuts = 0;
     for round in 0..fault.rounds {
         let mut random = fault.begin_round();
         let version = round % MIGRATIONS.len();
@@ -50,6 +52,7 @@ fn migration_is_completed_after_a_restart_of_the_database() {
             proxy.cuts() > 0 || migration.try_wait().expect("the state of the process").is_some()
         });
         cluster.kill();
+        cuts += proxy.cuts();
         cluster.restart();
         let output = migration.wait_with_output().expect("the end of the migration");
         assert!(matches!(output.status.code(), Some(0 | 1)), "{}", output.stderr_text());
@@ -61,6 +64,7 @@ fn migration_is_completed_after_a_restart_of_the_database() {
         assert_eq!(ada.post(plant(2, "Fern")).status, 200);
         fault.count(2, 1);
     }
+    assert!(cuts >= fault.rounds / 2, "only {cuts} migrations were cut off");
 }
 
 /// `scripts/faults --old` names programs of earlier releases. Without it, nodes of this release are replaced.
@@ -92,7 +96,7 @@ fn replace_nodes(cluster: &Cluster, old: &str, name: &str) {
     if old != THIS {
         // Earlier releases have neither.
         workload.watchers = 0;
-        workload.replaces = false;
+        workload.uses_all_operations = false;
     }
     let history = History::new();
     for program in [THIS, old].into_iter().cycle().take(fault.rounds) {
