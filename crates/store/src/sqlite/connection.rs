@@ -1,7 +1,9 @@
 //! Connections to the database file: settings, statements that both engines have, and errors.
 
 use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -146,6 +148,20 @@ pub(crate) fn describe(error: &Error) -> String {
         Some(code) => format!("{error} (code {})", code.extended_code),
         None => error.to_string(),
     }
+}
+
+/// Starts a thread without which the store cannot be used: the process exits if it panics.
+pub(super) fn start_thread(name: &'static str, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let guarded = move || {
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            let advice = "restart the service; the line before this one has the place in the code";
+            exit_process(&format!("the {name} thread panicked"), "panic", advice);
+        }
+    };
+    let started = thread::Builder::new().name(name.to_owned()).spawn(guarded);
+    started.unwrap_or_else(|error| {
+        exit_process(&format!("cannot start the {name} thread"), &error.to_string(), DISK_ADVICE)
+    })
 }
 
 /// Logs the reason and the advice, and exits the process. All acknowledged writes are on disk; the outcome of the others is

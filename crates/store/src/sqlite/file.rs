@@ -17,13 +17,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
-use super::connection::{BUSY_TIMEOUT, DISK_ADVICE, connect, describe, exit_after_failed_sync, exit_process};
+use super::connection::{
+    BUSY_TIMEOUT, DISK_ADVICE, connect, describe, exit_after_failed_sync, exit_process, start_thread,
+};
 use crate::error::StoreError;
 use plantstore_telemetry::metrics::{Exposition, Gauge, Histogram, TIMES};
 
@@ -148,12 +150,7 @@ impl Checkpointer {
         let (wake, wakes) = channel();
         let copying = Arc::<AtomicBool>::default();
         let (file, copies, counted) = (Arc::clone(file), Arc::clone(&copying), Arc::clone(metrics));
-        let thread = thread::Builder::new()
-            .name("checkpoint".to_owned())
-            .spawn(move || run(&connection, &wakes, &file, &copies, &counted))
-            .unwrap_or_else(|error| {
-                exit_process("cannot start the checkpoint thread", &error.to_string(), DISK_ADVICE)
-            });
+        let thread = start_thread("checkpoint", move || run(&connection, &wakes, &file, &copies, &counted));
         let metrics = Arc::clone(metrics);
         Ok(Self { wake: Some(wake), thread: Some(thread), copying, woken: false, not_before: None, metrics })
     }

@@ -2,10 +2,8 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -13,7 +11,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, params};
 use tokio::runtime::Handle;
 use tokio::sync::{MutexGuard, mpsc, oneshot};
 
-use super::connection::{DISK_ADVICE, change_error, connect_writer, exit_process};
+use super::connection::{DISK_ADVICE, change_error, connect_writer, exit_process, start_thread};
 use super::file::{Checkpointer, DatabaseFile, WalMetrics};
 use crate::options::OpenOptions;
 use crate::plants::{
@@ -77,17 +75,10 @@ impl Writer {
             metrics: Arc::clone(&metrics),
             runtime: Handle::current(),
         };
-        let started = thread::Builder::new().name("writer".to_owned()).spawn(move || {
-            let work = AssertUnwindSafe(|| thread.run(jobs));
-            if catch_unwind(work).is_err() {
-                let advice = "restart the service; the line before this one has the place in the code";
-                exit_process("the writer thread panicked", "panic", advice);
-            }
+        start_thread("writer", move || {
+            thread.run(jobs);
             let _ = end.send(());
         });
-        if let Err(error) = started {
-            exit_process("cannot start the writer", &error.to_string(), DISK_ADVICE);
-        }
         Ok(Self { queue, commit_lock, change_lock: CommitLock::default(), metrics, ended: Mutex::new(Some(ended)) })
     }
 

@@ -81,18 +81,24 @@ fn nodes_are_replaced_one_after_the_other_under_load() {
     }
 }
 
-/// Replaces the nodes of one release, which creates the schema, by nodes of this one and back, one after the other.
-#[track_caller]
+/// Replaces the nodes of one release by nodes of this one and back. The schema is updated before the nodes are replaced, or by the
+/// first of the new ones.
 fn replace_nodes(cluster: &Cluster, old: &str, name: &str) {
-    let store = Store::undistributed(cluster);
     let fault = Fault::new(name, 2);
+    for migrates_first in [true, false] {
+        replace_nodes_of_a_store(&Store::undistributed(cluster), old, migrates_first, &fault);
+    }
+}
+
+#[track_caller]
+fn replace_nodes_of_a_store(store: &Store, old: &str, migrates_first: bool, fault: &Fault) {
     succeed(&mut store.command_of(&[old], &["migrate"]));
     let start = |program: &str, listen: &str| {
         let arguments = [&["serve", "--no-first-token", "--listen", listen], QUIET].concat();
         Server::start(store.command_of(&[program], &arguments))
     };
     let mut nodes = [(); 2].map(|()| start(old, "127.0.0.1:0"));
-    let mut workload = load_by(old, &store, &nodes);
+    let mut workload = load_by(old, store, &nodes);
     if old != THIS {
         // Earlier releases have neither.
         workload.watchers = 0;
@@ -103,14 +109,16 @@ fn replace_nodes(cluster: &Cluster, old: &str, name: &str) {
         fault.begin_round();
         workload.run(&history, || {
             wait_for_writes(&history, 100);
-            store.run(&["migrate"]).success();
+            if migrates_first {
+                store.run(&["migrate"]).success();
+            }
             for node in &mut nodes {
                 assert_eq!(node.stop().code(), Some(0));
                 *node = start(program, &node.address().to_string());
                 wait_for_writes(&history, 100);
             }
         });
-        settle(&history, &store);
+        settle(&history, store);
         workload.record_final_lists(&history);
     }
     let summary = history.check().unwrap();
