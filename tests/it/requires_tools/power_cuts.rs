@@ -179,14 +179,16 @@ impl RecordedLoad {
         let server = store.serve(&["--log-level", "warn"]);
         let ada = server.client(&self.token);
         let found = listed(&ada, "after the cut");
-        let last_list = self.lists.iter().rfind(|(request, _)| self.disk.responded_at(request) < moment);
-        let seen = last_list.map_or([0; WORKERS], |(_, seen)| *seen);
+        // The whole of a list was received before the next one was requested.
+        let received = self.lists.windows(2).rfind(|pair| self.disk.responded_at(&pair[1].0) < moment);
+        let seen = received.map_or([0; WORKERS], |pair| pair[0].1);
         for (worker, writes) in self.workers.iter().enumerate() {
             let done = writes.partition_point(|write| self.disk.responded_at(&write.key) < moment);
             let sent = (done + 1).min(writes.len());
             fault.count(sent, done);
             if !(done.max(seen[worker])..=sent).any(|count| state(&writes[..count]) == found[worker]) {
-                return Err(format!("{worker} after {done} writes, {} listed: {:?}", seen[worker], found[worker]));
+                let found: Vec<usize> = found[worker].values().map(|name| number_of(name)).collect();
+                return Err(format!("{worker} after {done} writes, {} listed, has those of {found:?}", seen[worker]));
             }
             // The last acknowledged write has no second effect, nor has an earlier one, and the next one has one.
             let repeated = [done.checked_sub(1), moment.checked_rem(done)];
