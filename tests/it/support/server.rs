@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -549,6 +550,15 @@ impl Server {
     /// Returns the size of the address space in KiB.
     pub(crate) fn virtual_memory(&self) -> u64 {
         self.memory("VmSize:")
+    }
+
+    /// Returns the processor time that it has used.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("the state of the server");
+        // The name of the program, in parentheses, may contain spaces.
+        let fields = stat.rsplit_once(')').expect("the name of the program").1.split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second())
     }
 
     fn memory(&self, field: &str) -> u64 {
