@@ -3,18 +3,19 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::dates::{Clocks, serve_with, set_clock};
+use super::system_calls::Written;
 use crate::support::tools::{external, succeed};
-use crate::support::{Client, Connection, Engine, Fault, JSON, Store, sqlite_test, wait_until};
+use crate::support::{Client, Connection, Engine, Fault, JSON, Store, engine_test, wait_until};
 
 /// Ten years in seconds.
 const TEN_YEARS: i64 = 10 * 365 * 24 * 60 * 60;
 
-sqlite_test!(clock_that_jumps_ten_years_grants_nothing, |store: &Store| {
+engine_test!(clock_that_jumps_ten_years_grants_nothing, |store: &Store| {
     let file = store.directory().join("clock");
     set_clock(&file, "+0s");
     let server = serve_with(&Clocks::WallClock, store, &file);
     let [lasting, limited] = [&["--expires", "never"][..], &[]].map(|more| server.client(&store.token("ada", more)));
-    let fault = Fault::new("jump of the clock by ten years", 8);
+    let fault = Fault::on(store.engine, "jump of the clock by ten years", 8);
     // The offset of the server's clock, in seconds.
     let offset_of = |client: &Client| {
         let date = client.get("/livez").header("date").expect("a date").to_owned();
@@ -47,34 +48,35 @@ sqlite_test!(clock_that_jumps_ten_years_grants_nothing, |store: &Store| {
 /// it has acknowledged is stored.
 #[test]
 fn acknowledged_writes_survive_the_end_of_memory() {
+    /// Connections of a round, each of which needs memory.
+    const CONNECTIONS: usize = 200;
     let store = Store::new(Engine::Sqlite);
     let token = store.token("ada", &[]);
     let fault = Fault::new("end of memory", 6);
-    let mut acknowledged = 0_i64;
+    let mut written = Written::default();
+    let mut failures = 0;
+    let mut new = 0..;
     for _ in 0..fault.rounds {
         let mut random = fault.begin_round();
         let server = store.serve(&["--log-level", "warn"]);
         let ada = server.client(&token);
         let limit = (server.virtual_memory() << 10) + (random.below(8 << 20) as u64);
         succeed(external("prlimit").args(["--pid", &server.id().to_string(), &format!("--as={limit}")]));
-        // Many connections with large names, each of which needs memory.
         let mut connections = Vec::new();
-        for _ in 0..200 {
+        for id in new.by_ref().take(CONNECTIONS) {
+            // Large requests that have not ended.
             let Ok(mut connection) = Connection::try_open(ada.address) else { break };
-            let body = format!(r#"{{"id":{acknowledged},"name":"{}"}}"#, "x".repeat(1_000));
-            let bytes = ada.bytes("POST", "/plants", &[JSON], Some(body.as_bytes()));
-            let response = connection.try_send(bytes).and_then(|()| connection.try_read_response(false));
-            fault.count(1, usize::from(response.as_ref().is_ok_and(|response| response.status == 200)));
-            match response {
-                Ok(response) if response.status == 200 || response.status == 409 => acknowledged += 1,
-                Ok(response) => assert!(response.status >= 500, "{}", response.wire()),
-                Err(_) => break,
-            }
+            let _ = connection.try_send(&ada.bytes("POST", "/plants", &[JSON], Some(&[b' '; 16_000]))[..15_000]);
             connections.push(connection);
+            let result = written.write_random(&ada, &mut random, id, &"x".repeat(1_000));
+            failures += usize::from(result != Some(0));
+            if result.is_none() {
+                break;
+            }
         }
         server.kill();
-        let found = store.serve(&[]).client(&token).ids();
-        let is_stored = found.iter().copied().take_while(|id| *id < acknowledged).eq(0..acknowledged);
-        fault.assert_stored(is_stored, &format!("{acknowledged} acknowledged, {} found", found.len()));
+        written.assert_listed(&fault, &store.serve(&[]).client(&token), "after the end of memory");
     }
+    fault.count(written.operations, written.acknowledged);
+    assert!(failures > 0, "no request failed: memory did not run out");
 }
