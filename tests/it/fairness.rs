@@ -1,20 +1,29 @@
 //! Fairness between users: one user who sends all they can does not keep out the others.
 
+use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rstest::rstest;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::support::http2::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, head};
 use crate::support::{
-    Client, Connection, Engine, Fault, JSON, Response, Store, engine_test, postgres_test, wait_until,
+    Client, Connection, Engine, Fault, JSON, Response, Store, campaign_factor, engine_test, postgres_test, wait_until,
 };
 use crate::tokens::{create, created, hold_tokens, manager, revoke};
 
 /// Connections of the user who causes the load.
 const FLOOD: usize = 1_500;
-/// Requests of the polite user in one round.
+/// Concurrent requests of that user on a connection of HTTP/2.
+const FLOOD_STREAMS: usize = 50;
+/// Requests of the polite user in a burst.
 const POLITE: usize = 8;
+/// Bursts of a pass of a campaign, instead of one.
+const BURSTS: usize = 32;
+/// The indexed field `:status: 200` of HPACK.
+const STATUS_200: u8 = 0x88;
 /// Runs a server with one thread for requests, which is soon saturated.
 const ONE_THREAD: [&str; 4] = ["sh", "-c", "export TOKIO_WORKER_THREADS=1; exec \"$@\"", "sh"];
 
@@ -45,54 +54,171 @@ fn count(responses: &[Response], status: u16) -> usize {
     responses.iter().filter(|response| response.status == status).count()
 }
 
-/// The server is stopped while the requests are sent, so that all of them are ready when it continues.
+/// Requests of one kind.
+struct Kind {
+    name: &'static str,
+    method: &'static str,
+    path: &'static str,
+    body: Option<&'static str>,
+    over_http2: bool,
+    /// Statuses that the greedy user may get.
+    statuses: [u16; 2],
+}
+
+const LIST: Kind =
+    Kind { name: "GET requests", method: "GET", path: "/plants", body: None, over_http2: false, statuses: [200, 503] };
+/// Kinds of requests. `ID` stands for a number that is different in each. The suite sends the first of each array only.
+const READS: [Kind; 3] = [
+    LIST,
+    Kind { name: "GET requests over HTTP/2", over_http2: true, ..LIST },
+    Kind { name: "event streams", path: "/events", statuses: [200, 429], ..LIST },
+];
+const CREATE: Kind = Kind { name: "POST requests", method: "POST", body: Some(r#"{"id":ID,"name":"n"}"#), ..LIST };
+const WRITES: [Kind; 5] = [
+    CREATE,
+    Kind { name: "POST requests over HTTP/2", over_http2: true, ..CREATE },
+    Kind { name: "PUT requests", method: "PUT", path: "/plants/0", body: Some(r#"{"name":"n"}"#), ..LIST },
+    // The greedy user deletes plants that are not there.
+    Kind { name: "DELETE requests", method: "DELETE", path: "/plants/ID", statuses: [404, 503], ..LIST },
+    Kind {
+        name: "PUT requests for shares",
+        method: "PUT",
+        path: "/shares/other",
+        body: Some(r#"{"role":"reader"}"#),
+        statuses: [204, 503],
+        ..LIST
+    },
+];
+
+/// Requests of a kind on one connection: several over HTTP/2.
+enum Requests {
+    Http1(Connection),
+    Http2(Frames<TcpStream>, usize),
+}
+
+impl Requests {
+    fn open(kind: &Kind, client: &Client, streams: usize) -> Self {
+        if kind.over_http2 {
+            Self::Http2(Frames::open(client.address, &[]), streams)
+        } else {
+            Self::Http1(client.connect())
+        }
+    }
+
+    fn send(&mut self, kind: &Kind, client: &Client, mut id: impl FnMut() -> i64) {
+        let mut parts = || {
+            let id = id().to_string();
+            (kind.path.replace("ID", &id), kind.body.map(|body| body.replace("ID", &id)))
+        };
+        match self {
+            Self::Http1(connection) => {
+                let (path, body) = parts();
+                connection.send(client.bytes(kind.method, &path, &[JSON], body.as_deref().map(str::as_bytes)));
+            }
+            Self::Http2(connection, streams) => {
+                for stream in (1..).step_by(2).take(*streams) {
+                    let (path, body) = parts();
+                    let end = if body.is_some() { 0 } else { END_STREAM };
+                    connection.send(HEADERS, END_HEADERS | end, stream, &head(client, kind.method, &path, &[JSON]));
+                    if let Some(body) = body {
+                        connection.send(DATA, END_STREAM, stream, body.as_bytes());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the statuses of the responses. The body of an event stream is not read.
+    fn statuses(&mut self, kind: &Kind) -> Vec<u16> {
+        match self {
+            Self::Http1(connection) if kind.path == "/events" => vec![connection.read_head().status],
+            Self::Http1(connection) => vec![connection.read_response(false).status],
+            Self::Http2(connection, streams) => {
+                let (mut statuses, mut bodies) = (Vec::new(), BTreeMap::<u32, Vec<u8>>::new());
+                while statuses.len() < *streams {
+                    let frame = connection.next().expect("the responses");
+                    if frame.kind == HEADERS && frame.payload[0] == STATUS_200 {
+                        statuses.push(200);
+                    } else if frame.kind == DATA {
+                        // The status of an error is that of its code.
+                        let body = bodies.entry(frame.stream).or_default();
+                        body.extend(frame.payload);
+                        let error = serde_json::from_slice::<serde_json::Value>(body).ok();
+                        let code = error.and_then(|error| error.get("error")?.as_u64());
+                        statuses.extend(code.map(|code| u16::try_from(code / 100).expect("a status")));
+                    }
+                }
+                statuses
+            }
+        }
+    }
+}
+
 #[rstest]
-#[case::lists("GET")]
-#[case::creates("POST")]
+#[case::reads(&READS)]
+#[case::writes(&WRITES)]
 fn polite_user_is_served_by_a_saturated_server(
     #[values(Engine::Sqlite, Engine::Postgres)] engine: Engine,
-    #[case] method: &str,
+    #[case] kinds: &[Kind],
 ) {
     raise_file_limit();
+    let in_campaign = campaign_factor() > 1;
+    let (kinds, bursts) = if in_campaign { (kinds, BURSTS) } else { (&kinds[..1], 1) };
+    for kind in kinds {
+        flood_with(kind, engine, bursts);
+    }
+}
+
+/// The server is stopped while the requests of a burst are sent, so that all of them are ready when it continues.
+fn flood_with(kind: &Kind, engine: Engine, bursts: usize) {
     let store = &Store::new(engine);
-    let server = store.serve_through(&ONE_THREAD, &[]);
-    let [greedy, polite] = ["greedy", "polite"].map(|user| server.client(&store.token(user, &[])));
-    let mut flood: Vec<_> = (0..FLOOD).map(|_| greedy.connect()).collect();
-    let mut calls: Vec<_> = (0..POLITE).map(|_| polite.connect()).collect();
-    let mut id = 0;
-    let mut request = |client: &Client| {
-        id += 1;
-        let body = format!(r#"{{"id":{id},"name":"n"}}"#);
-        if method == "POST" {
-            client.bytes(method, "/plants", &[JSON], Some(body.as_bytes()))
-        } else {
-            client.bytes(method, "/plants", &[], None)
+    // The two changes of the polite user that are executed concurrently leave the others waiting.
+    let waiting: &[&str] = if kind.path.starts_with("/shares") { &LONG_WAIT } else { &[] };
+    let server = store.serve_through(&ONE_THREAD, &[waiting, &["--metrics-listen", "0"]].concat());
+    let metrics = server.metrics();
+    let users = ["greedy", "polite"].map(|user| manager(store, &server, user));
+    users.iter().for_each(|user| user.plant(0, "n"));
+    let [greedy, polite] = &users;
+    let fault = Fault::on(engine, &format!("flood of {} by one user", kind.name), 1);
+    let mut last = 0;
+    let mut burst = || {
+        let mut id = || {
+            last += 1;
+            last
+        };
+        let streams = if kind.over_http2 { FLOOD_STREAMS } else { 1 };
+        let mut flood: Vec<_> = (0..FLOOD / streams).map(|_| Requests::open(kind, greedy, streams)).collect();
+        let mut calls: Vec<_> = (0..POLITE).map(|_| Requests::open(kind, polite, 1)).collect();
+        let ids: Vec<_> = calls.iter().map(|_| id()).collect();
+        if kind.method == "DELETE" {
+            ids.iter().for_each(|id| polite.plant(*id, "n"));
         }
-    };
-    let fault = Fault::on(engine, &format!("flood of {method} requests by one user"), 1);
-    let mut rejected_in = 0;
-    wait_until("a rejected request of the greedy user in every round", || {
         assert_eq!([greedy.get("/me").status, polite.get("/me").status], [200; 2]);
         server.signal("STOP");
-        for (part, call) in flood.chunks_mut(FLOOD / POLITE).zip(&mut calls) {
-            for connection in part {
-                connection.send(request(&greedy));
+        let part = flood.len().div_ceil(POLITE);
+        for ((part, call), polite_id) in flood.chunks_mut(part).zip(&mut calls).zip(ids) {
+            for requests in part {
+                requests.send(kind, greedy, &mut id);
             }
-            call.send(request(&polite));
+            call.send(kind, polite, || polite_id);
         }
         server.signal("CONT");
         for call in &mut calls {
-            let response = call.read_response(false);
-            assert_eq!(response.status, 200, "{}", response.wire());
+            let statuses = call.statuses(kind);
+            assert!(statuses.iter().all(|status| *status < 300), "{} of the polite user: {statuses:?}", kind.name);
         }
-        let sent = FLOOD / POLITE * POLITE;
-        let statuses: Vec<_> = flood[..sent].iter_mut().map(|flood| flood.read_response(false).status).collect();
-        assert!(statuses.iter().all(|status| [200, 503].contains(status)), "{statuses:?}");
-        fault.begin_round();
-        let writes = statuses.iter().filter(|status| method == "POST" && **status == 200).count();
-        fault.count(sent + POLITE, writes + if method == "POST" { POLITE } else { 0 });
-        rejected_in += usize::from(statuses.contains(&503));
-        rejected_in == fault.rounds
+        let statuses: Vec<_> = flood.iter_mut().flat_map(|requests| requests.statuses(kind)).collect();
+        let [done, rejected] = kind.statuses;
+        assert!(statuses.iter().all(|status| [done, rejected, 503].contains(status)), "{}: {statuses:?}", kind.name);
+        let written = statuses.iter().filter(|status| **status < 300).count() + POLITE;
+        fault.count(statuses.len() + POLITE, if kind.method == "GET" { 0 } else { written });
+        drop((flood, calls));
+        metrics.wait_for("plantstore_event_streams", &[], 0);
+        statuses.contains(&rejected)
+    };
+    fault.begin_round();
+    wait_until("a rejected request of the greedy user", || {
+        (0..bursts).map(|_| burst()).filter(|rejected| *rejected).count() > 0
     });
 }
 

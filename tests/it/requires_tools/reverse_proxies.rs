@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, Http2, PREFACE, SETTINGS, field, frame};
 use crate::support::{Client, Connection, Events, Fault, Garden, Random, free_port, tool_test, wait_for, wait_until};
 
 const PAGE: &str = include_str!("../../../docs/how-to/reverse-proxy.md");
@@ -207,6 +208,54 @@ fn smuggling_request(token: &str, random: &mut Random) -> Vec<u8> {
     format!("{head}\r\n{framings}\r\n\r\n{before}{inner}{after}").into_bytes()
 }
 
+/// Fields that must not get into a request of HTTP/1.1. `{inner}` is a second request, and `{part}` as in [`FRAMINGS`].
+const FIELDS: [(&str, &str); 20] = [
+    ("transfer-encoding", "chunked"),
+    ("transfer-encoding", "identity"),
+    ("Transfer-Encoding", "chunked"),
+    ("transfer-encoding ", "chunked"),
+    ("transfer_encoding", "chunked"),
+    ("te", "chunked"),
+    ("connection", "transfer-encoding"),
+    ("connection", "content-length"),
+    ("content-length", "0"),
+    ("content-length", "{part}"),
+    ("content-length", "+{part}"),
+    ("content-length", "0\r\nTransfer-Encoding: chunked"),
+    ("x", "y\r\nTransfer-Encoding: chunked"),
+    ("x", "y\nContent-Length: 0"),
+    ("x", "y\r\n\r\n{inner}"),
+    ("x: y\r\nTransfer-Encoding", "chunked"),
+    ("x\r\n\r\n{inner}", "y"),
+    (":path", "/me HTTP/1.1\r\nHost: outer\r\n\r\n{inner}"),
+    (":authority", "outer\r\n\r\n{inner}"),
+    (":method", "{inner}GET"),
+];
+
+/// Returns a connection of HTTP/2 with a request that contains a second one, which a proxy may pass on over HTTP/1.1.
+fn smuggling_stream(token: &str, random: &mut Random) -> Vec<u8> {
+    let inner = format!("GET /shares HTTP/1.1\r\nHost: inner\r\nAuthorization: Bearer {token}\r\n\r\n");
+    let before = ["", "0\r\n\r\n", "{\"id\":5,\"name\":\"n\"}"][random.below(3)];
+    let mut fields = vec![(":method", "POST"), (":scheme", "http"), (":path", "/plants"), (":authority", "outer")];
+    let bearer = format!("Bearer {token}");
+    let more: Vec<_> = (0..=random.below(2)).map(|_| FIELDS[random.below(FIELDS.len())]).collect();
+    // A pseudo-header field takes the place of the valid one, or of none.
+    fields.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
+    let (pseudo, more): (Vec<_>, Vec<_>) = more.into_iter().partition(|(name, _)| name.starts_with(':'));
+    let fields =
+        [pseudo, fields, vec![("authorization", &bearer), ("content-type", "application/json")], more].concat();
+    let part = before.len().to_string();
+    let fill = |text: &str| text.replace("{inner}", &inner).replace("{part}", &part);
+    let block: Vec<u8> = fields.iter().flat_map(|(name, value)| field(&fill(name), &fill(value))).collect();
+    let body = format!("{before}{inner}");
+    let frames = [
+        frame(SETTINGS, 0, 0, &[]),
+        frame(HEADERS, END_HEADERS, 1, &block),
+        frame(DATA, END_STREAM, 1, body.as_bytes()),
+    ];
+    [PREFACE, &frames.concat()].concat()
+}
+
 fn send(address: SocketAddr, request: &[u8]) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(SILENCE)).expect("a timeout");
@@ -226,10 +275,17 @@ fn foreign_requests(garden: &Garden) -> Vec<String> {
 }
 
 /// The server executes exactly the requests that the proxy has forwarded as such, each once, and the responses of another client
-/// are its own.
-fn expect_no_smuggled_request(garden: &Garden, name: &str, proxy: impl Fn(&str, &str) -> (String, Vec<&'static str>)) {
+/// are its own. The proxy accepts HTTP/2 without TLS at the IP address `http2`.
+fn expect_no_smuggled_request(
+    garden: &Garden,
+    name: &str,
+    http2: [u8; 4],
+    proxy: impl Fn(&str, &str) -> (String, Vec<&'static str>),
+) {
     let (_proxy, ada) = start(garden, proxy);
     wait_until("the proxy to forward requests", || ada.get("/me").status == 200);
+    let over_http2 = Client { address: (http2, ada.address.port()).into(), ..ada.clone() };
+    assert_eq!(Http2::open(&over_http2).get("/me").status, 200);
     for id in 1..=4 {
         ada.plant(id, &format!("plant {id}"));
     }
@@ -238,18 +294,21 @@ fn expect_no_smuggled_request(garden: &Garden, name: &str, proxy: impl Fn(&str, 
     for _ in 0..fault.rounds {
         let mut random = fault.begin_round();
         let requests: Vec<_> = (0..CONCURRENT).map(|_| smuggling_request(&token, &mut random)).collect();
+        let streams: Vec<_> = (0..CONCURRENT).map(|_| smuggling_stream(&token, &mut random)).collect();
         thread::scope(|scope| {
-            for request in &requests {
+            for (request, stream) in requests.iter().zip(&streams) {
                 scope.spawn(|| send(ada.address, request));
+                scope.spawn(|| send(over_http2.address, stream));
             }
         });
         for id in 1..=4 {
             let response = ada.get(&format!("/plants/{id}"));
             assert_eq!((response.status, response.text()), (200, &*format!(r#"{{"name":"plant {id}"}}"#)));
         }
-        let requests: Vec<_> = requests.iter().map(|request| String::from_utf8_lossy(request)).collect();
+        let requests: Vec<_> =
+            requests.iter().chain(&streams).map(|request| String::from_utf8_lossy(request)).collect();
         assert_eq!(foreign_requests(garden), [""; 0], "{requests:#?}");
-        fault.count(CONCURRENT + 4, 0);
+        fault.count(2 * CONCURRENT + 4, 0);
     }
     let control = Fault::new(&format!("request that has passed by {name}"), 1).into_control();
     control.begin_round();
@@ -259,22 +318,26 @@ fn expect_no_smuggled_request(garden: &Garden, name: &str, proxy: impl Fn(&str, 
 }
 
 tool_test!(no_request_is_smuggled_through_nginx, requires_nginx, TRUSTED, |garden: &Garden| {
-    expect_no_smuggled_request(garden, "nginx", |server, listen| {
+    expect_no_smuggled_request(garden, "nginx", [127, 0, 0, 2], |server, listen| {
         let (text, command) = nginx(server, listen);
+        let http1 = format!("listen {listen};");
+        let both = format!("{http1} listen {} http2;", listen.replace("127.0.0.1", "127.0.0.2"));
+        let text = replace_once(&text, &http1, &both);
         (replace_once(&text, "X-Request-Id $request_id", "X-Request-Id proxy-$request_id"), command)
     });
 });
 
 tool_test!(no_request_is_smuggled_through_caddy, requires_caddy, TRUSTED, |garden: &Garden| {
-    expect_no_smuggled_request(garden, "Caddy", |server, listen| {
+    expect_no_smuggled_request(garden, "Caddy", [127, 0, 0, 1], |server, listen| {
         let (text, command) = caddy(server, listen);
+        let text = replace_once(&text, "admin off", "admin off\n\tservers {\n\t\tprotocols h1 h2c\n\t}");
         let id = "header_up -Forwarded\n\t\theader_up X-Request-Id proxy-{http.request.uuid}";
         (replace_once(&text, "header_up -Forwarded", id), command)
     });
 });
 
 tool_test!(no_request_is_smuggled_through_haproxy, requires_haproxy, TRUSTED, |garden: &Garden| {
-    expect_no_smuggled_request(garden, "HAProxy", |server, listen| {
+    expect_no_smuggled_request(garden, "HAProxy", [127, 0, 0, 1], |server, listen| {
         let mut text = include_str!("../../../deploy/haproxy.cfg").to_owned();
         let id = "set-header X-Request-Id %[uuid()] unless { req.hdr(X-Request-Id) -m found }";
         for (from, to) in [
