@@ -177,7 +177,9 @@ fn flood_with(kind: &Kind, engine: Engine, bursts: usize) {
     let server = store.serve_through(&ONE_THREAD, &[waiting, &["--metrics-listen", "0"]].concat());
     let metrics = server.metrics();
     let users = ["greedy", "polite"].map(|user| manager(store, &server, user));
-    users.iter().for_each(|user| user.plant(0, "n"));
+    for user in &users {
+        user.plant(0, "n");
+    }
     let [greedy, polite] = &users;
     let fault = Fault::on(engine, &format!("flood of {} by one user", kind.name), 1);
     let mut last = 0;
@@ -191,7 +193,9 @@ fn flood_with(kind: &Kind, engine: Engine, bursts: usize) {
         let mut calls: Vec<_> = (0..POLITE).map(|_| Requests::open(kind, polite, 1)).collect();
         let ids: Vec<_> = calls.iter().map(|_| id()).collect();
         if kind.method == "DELETE" {
-            ids.iter().for_each(|id| polite.plant(*id, "n"));
+            for id in &ids {
+                polite.plant(*id, "n");
+            }
         }
         assert_eq!([greedy.get("/me").status, polite.get("/me").status], [200; 2]);
         server.signal("STOP");

@@ -245,7 +245,7 @@ fn floods_of_frames_end_the_connection_while_others_are_served() {
         let reason = connection.ending();
         assert!(matches!(reason, None | Some(ENHANCE_YOUR_CALM)), "flood {kind}: {reason:?}");
         fault.count(1, 0);
-        server.processor_time() - before
+        server.processor_time().saturating_sub(before)
     };
     for round in 0..fault.rounds / 2 {
         let kind = round % KINDS.len();

@@ -299,28 +299,25 @@ fn checkpoint_under_load_survives_failed_system_calls() {
             let server = store.serve(&["--log-level", "warn", "--metrics-listen", "0"]);
             let metrics = server.metrics();
             let ada = server.client(&token);
-            let mut written = Written::default();
-            written.present = fill_log(&store, LOG, &ada);
+            let mut written = Written { present: fill_log(&store, LOG, &ada), ..Written::default() };
             let injector = FaultInjector::attach(&server, options);
             let write = |(writer, seed): (i64, &usize)| {
                 let mut random = Random::new(*seed as u64);
                 let mut written = Written::default();
                 for id in (100_000 * (writer + 1)..).take(WRITES) {
-                    match written.write_random(&ada, &mut random, id, &long_name()) {
-                        Some(error) => {
-                            assert!([Some(0), injection.error].contains(&Some(error)), "{about}: {}", server.log());
-                        }
-                        None => {
-                            assert_ended_by_sync(&server, injection, about);
-                            break;
-                        }
-                    }
+                    let Some(error) = written.write_random(&ada, &mut random, id, &long_name()) else {
+                        assert_ended_by_sync(&server, injection, about);
+                        break;
+                    };
+                    assert!([Some(0), injection.error].contains(&Some(error)), "{about}: {}", server.log());
                 }
                 written
             };
             thread::scope(|scope| {
                 let writers: Vec<_> = (0..).zip(&seeds).map(|writer| scope.spawn(move || write(writer))).collect();
-                writers.into_iter().for_each(|writer| written.add(writer.join().unwrap()));
+                for writer in writers {
+                    written.add(writer.join().unwrap());
+                }
             });
             let copied = || metrics.value("plantstore_checkpoint_duration_seconds_count", &[("mode", "passive")]);
             wait_until("the checkpoint", || server.ended().is_some() || copied() > 0);
@@ -491,11 +488,11 @@ fn command_ends_with_an_error_or_completes_though_any_system_call_fails(#[values
         attempt(&fault, &[&["strace", "-f", "-qq"], options].concat(), about)
     });
     let fault = Fault::new(&format!("short write, {}", command.name), 4).with_more_in_campaign(10);
-    let size = fs::metadata(result(&whole)).unwrap().len();
+    let size = usize::try_from(fs::metadata(result(&whole)).unwrap().len()).unwrap();
     for _ in 0..fault.rounds {
         let mut random = fault.begin_round();
         // Attempts that the limit does not concern are repeated with a smaller one.
-        let mut limit = random.below(size as usize);
+        let mut limit = random.below(size);
         let written = loop {
             let about = format!("--fsize={limit}");
             let written = attempt(&fault, &[&["prlimit", &about], &WITHOUT_SIGNAL[..]].concat(), &about);
