@@ -21,7 +21,7 @@ const FLOOD_STREAMS: usize = 50;
 /// Requests of the polite user in a burst.
 const POLITE: usize = 8;
 /// Bursts of a pass of a campaign, instead of one.
-const BURSTS: usize = 32;
+const BURSTS: usize = 8;
 /// The indexed field `:status: 200` of HPACK.
 const STATUS_200: u8 = 0x88;
 /// Runs a server with one thread for requests, which is soon saturated.
