@@ -1,5 +1,5 @@
 //! Failover campaign: injects faults into the leader of a PostgreSQL cluster under load and checks that no acknowledged write is
-//! lost. Run it with `scripts/failover ROUNDS [--async]`.
+//! lost. Run it with `scripts/failover ROUNDS [--async] [--seed N]`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the campaign prints a report")]
 
 mod cluster;
@@ -26,6 +26,7 @@ use crate::load::Load;
 use crate::machine::pause;
 use crate::report::{CampaignReport, RoundResult};
 use crate::settings::Replication;
+use crate::support::Random;
 
 #[derive(Parser)]
 struct Options {
@@ -37,6 +38,9 @@ struct Options {
     /// Inject only these faults, instead of all in turn
     #[arg(long = "fault", value_enum)]
     faults: Vec<ClusterFault>,
+    /// Seed of the moments at which faults are injected
+    #[arg(long, default_value_t)]
+    seed: u64,
     /// Directory of the campaign; set by the process that creates the namespaces
     #[arg(long, hide = true)]
     inside: Option<PathBuf>,
@@ -74,6 +78,7 @@ fn supervise(options: &Options) -> Result<ExitCode> {
     let mut command = machine::isolated("exec 2>&1\n\"$@\" & wait $!");
     command.stderr(File::create(path.join("campaign.log"))?);
     command.arg(std::env::current_exe()?).arg("--inside").arg(path).arg(options.rounds.to_string());
+    command.args(["--seed", &options.seed.to_string()]);
     command.args(options.asynchronous.then_some("--async"));
     for fault in &options.faults {
         command.arg("--fault").arg(fault.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned()));
@@ -132,11 +137,14 @@ fn campaign(options: &Options, directory: &Path) -> Result<ExitCode> {
     println!("the cluster is ready after {:.0} s", start.elapsed().as_secs_f64());
     let faults = if options.faults.is_empty() { ClusterFault::value_variants() } else { &options.faults };
     let mut report = CampaignReport::default();
+    let mut random = Random::new(options.seed);
     for (number, fault) in (1..=options.rounds).zip(faults.iter().cycle()) {
-        let result = round(&mut cluster, &mut load, *fault, replication).with_context(|| format!("round {number}"))?;
+        let delay = DELAY_MAX.mul_f64(random.below(1000) as f64 / 1000.0);
+        let result =
+            round(&mut cluster, &mut load, *fault, delay, replication).with_context(|| format!("round {number}"))?;
         report.add(number, *fault, &result);
     }
-    Ok(report.conclude(replication, load.violations()))
+    Ok(report.conclude(replication, options.seed, load.violations()))
 }
 
 /// Minimum duration of the load before the fault, after the failover, and after the repair.
@@ -149,17 +157,18 @@ const BLOCKED: Duration = Duration::from_secs(1);
 /// Time after which no write is in flight any more; longer than the timeout of the service.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Injects one fault under load into a healthy cluster, and waits until it is healthy again.
+/// Injects one fault under load into a healthy cluster, after the minimum duration of the load and this delay, and waits until it is healthy again.
 fn round(
     cluster: &mut FailoverCluster,
     load: &mut Load,
     fault: ClusterFault,
+    delay: Duration,
     replication: Replication,
 ) -> Result<RoundResult> {
     let leader = cluster.wait_until_healthy()?;
     let report = load.run(|| {
         load.wait_for_write()?;
-        pause(LOAD_MIN + DELAY_MAX.mul_f64(f64::from(getrandom::u32()?) / f64::from(u32::MAX)));
+        pause(LOAD_MIN + delay);
         if replication == Replication::Asynchronous {
             cluster.block_replication(leader)?;
             pause(BLOCKED);

@@ -52,11 +52,16 @@ impl CampaignReport {
     }
 
     /// Prints the totals. Fails unless the result is as expected for the kind of replication.
-    pub(crate) fn conclude(&self, replication: Replication, (violations, first): (usize, Option<String>)) -> ExitCode {
+    pub(crate) fn conclude(
+        &self,
+        replication: Replication,
+        seed: u64,
+        (violations, first): (usize, Option<String>),
+    ) -> ExitCode {
         let RoundResult { acknowledged, unknown, rejected, lost, slowest, .. } = self.total;
         println!(
             "{} rounds: {acknowledged} acknowledged, {unknown} unknown, {rejected} rejected; {lost} lost, \
-             {violations} violations; slowest response {:.1} s",
+             {violations} violations; slowest response {:.1} s; seed {seed}",
             self.rounds,
             slowest.as_secs_f64()
         );

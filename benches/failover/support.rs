@@ -23,4 +23,4 @@ pub(crate) use history::{History, Summary};
 pub(crate) use response::Response;
 pub(crate) use stop::StopOnDrop;
 use wait::{Stopwatch, TIMEOUT, wait_for};
-pub(crate) use workload::{Report, Workload};
+pub(crate) use workload::{Random, Report, Workload};
