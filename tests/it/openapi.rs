@@ -12,12 +12,17 @@ use serde_json::{Map, Value, json};
 use crate::support::contract::{self, RequestLine, document};
 use crate::support::tools::{in_tests, node_tool, python_tool, succeed, target};
 use crate::support::{
-    JSON, Response, Service, Store, assert_contains, assert_snapshot, engine_test, engine_tool_test, sqlite_test,
+    Engine, Fault, JSON, Response, Service, Store, assert_contains, assert_snapshot, campaign_factor, engine_test,
+    engine_tool_test, sqlite_test,
 };
 use crate::tokens::ALL_SCOPES;
 
-/// Least number of cases that Schemathesis tries on each engine.
-const CASES_MIN: u64 = 800;
+/// Least number of cases that Schemathesis tries in a round.
+const CASES_MIN: usize = 800;
+/// Arguments in a campaign, for some 5,000 cases in a round: more examples for each operation whose number is not configured.
+const MORE_EXAMPLES: [&str; 2] = ["--max-examples", "400"];
+/// Rounds in a campaign for each round in the suite: with the default factor, 100,000 cases on both engines.
+const MORE_ROUNDS: usize = 3;
 
 /// Returns the path of a report, which is not deleted after the run.
 fn output(name: &str) -> PathBuf {
@@ -375,7 +380,17 @@ engine_test!(document_is_public, |Service { store, server }: &Service| {
     assert_eq!((rejected.error(), rejected.header("allow")), (40500, Some("GET,HEAD")));
 });
 
-engine_tool_test!(schemathesis_finds_no_undocumented_response, requires_python, |store: &Store| {
+engine_tool_test!(schemathesis_finds_no_undocumented_response, requires_python, |engine: &Engine| {
+    let fault = Fault::on(*engine, "generated requests of Schemathesis", 1).with_more_in_campaign(MORE_ROUNDS);
+    for _ in 0..fault.rounds {
+        let seed = fault.begin_round().below(usize::MAX);
+        fault.count(run_schemathesis(&Store::new(*engine), seed), 0);
+    }
+});
+
+/// Runs Schemathesis against a new server, and returns the number of cases.
+#[track_caller]
+fn run_schemathesis(store: &Store, seed: usize) -> usize {
     // Schemathesis sends many invalid tokens from one address.
     let unlimited = ["--auth-failure-rate", "1000000", "--auth-failure-burst", "1000000"];
     // A busy machine is not an error of the service.
@@ -404,7 +419,17 @@ engine_tool_test!(schemathesis_finds_no_undocumented_response, requires_python, 
         .args(["--checks", "all", "--phases", "examples,coverage,fuzzing,stateful", "--mode", "all"])
         // With several threads, an error of CPython (`AST constructor recursion depth mismatch`) ends a run now and then. The
         // limit of the response time is for a busy machine.
-        .args(["--seed", "1", "--workers", "1", "--generation-database", "none", "--max-response-time", "60"])
+        .args([
+            "--seed",
+            &seed.to_string(),
+            "--workers",
+            "1",
+            "--generation-database",
+            "none",
+            "--max-response-time",
+            "60",
+        ])
+        .args(if campaign_factor() > 1 { &MORE_EXAMPLES[..] } else { &[] })
         .args(["--no-color", "--report", "json", "--report-json-path"])
         .arg(&report)
         .env("SCHEMATHESIS_HOOKS", "formats")
@@ -423,9 +448,11 @@ engine_tool_test!(schemathesis_finds_no_undocumented_response, requires_python, 
         assert_eq!(report["phases"][phase]["status"], "success", "{stderr}");
     }
     let cases = &report["test_cases"];
-    assert!(cases["generated"].as_u64().unwrap() >= CASES_MIN, "{cases}");
+    let generated = usize::try_from(cases["generated"].as_u64().unwrap()).unwrap();
+    assert!(generated >= CASES_MIN, "{cases}");
     assert_eq!((&cases["with_failures"], &cases["errored"]), (&Value::from(0), &Value::from(0)), "{stderr}");
     for (kind, warnings) in report["warnings"].as_object().unwrap() {
         assert_eq!(warnings, &Value::Array(Vec::new()), "{kind}: {stderr}");
     }
-});
+    generated
+}
