@@ -64,6 +64,21 @@ def largest_store(operation):
     return compare
 
 
+def overload(workload, column, worst, polite=False):
+    """The worst value of a column over all measurements at two and five times the capacity; of all workloads if none is given."""
+
+    def compare(result):
+        rows = [[cell.strip() for cell in line.split("|")] for line in result.facts.get("overload", [])]
+        if not rows:
+            return None
+        index = rows[0].index(column, rows[0].index("polite: sent") if polite else 0)
+        build, offered, kind = map(rows[0].index, ("build", "offered", "workload"))
+        values = [float(row[index]) for row in rows if row[build] == "program" and row[offered] in ("2×", "5×") and workload in (None, row[kind])]
+        return Figure((worst(values),)) if values else None
+
+    return compare
+
+
 TARGETS = (
     Target("list of 20, unchanged ÷ bare with the same duties", ratio("plantstore/list", "bare/list, same duties"), at_least=0.95),
     Target("list of 20, unchanged ÷ bare", ratio("plantstore/list", "bare/list"), at_least=0.70),
@@ -101,6 +116,14 @@ TARGETS = (
     Target("the same, 64 connections for each worker", ratio("citus, 4 workers, 1 shard each/create, per server", "citus, 1 worker, 1 shard each/create", "database_us"), at_most=1.2),
     Target("Citus, two workers: CPU of the coordinator per create", value("citus, 2 workers, 1 shard each/create", "coordinator_us"), at_most=1.0, unit=" µs"),
     Target("Citus, two workers: CPU of the coordinator per list", value("citus, 2 workers, 1 shard each/list", "coordinator_us"), at_most=1.0, unit=" µs"),
+    Target("overload, 2× and 5×, lists: least goodput ÷ what the same connections carry", overload("Lists", "of carried", min), at_least=0.90),
+    Target("overload, 2× and 5×, lists: highest p99", overload("Lists", "p99 ms", max), at_most=100, unit=" ms"),
+    Target("overload, 2× and 5×, creates: least goodput ÷ what the same connections carry", overload("Creates", "of carried", min), at_least=0.90),
+    Target("overload, 2× and 5×, creates: highest p99", overload("Creates", "p99 ms", max), at_most=100, unit=" ms"),
+    Target("overload, 2× and 5×, lists and creates: least goodput ÷ what the same connections carry", overload("Mixed", "of carried", min), at_least=0.90),
+    Target("overload, 2× and 5×, lists and creates: highest p99", overload("Mixed", "p99 ms", max), at_most=100, unit=" ms"),
+    Target("overload, 2× and 5×: most requests of the polite user that are rejected", overload(None, "rejected", max, polite=True), at_most=0),
+    Target("overload, 2× and 5×: highest p99 of the polite user", overload(None, "p99 ms", max, polite=True), at_most=100, unit=" ms"),
 )
 
 
