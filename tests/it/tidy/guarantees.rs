@@ -43,12 +43,13 @@ fn table(campaign: &Value) -> String {
     let injected = || rows.iter().filter(|row| !is_control(row));
     let last = text(campaign, "date");
     let mut table = format!(
-        "Last campaign: {last}, plantstore {}, commit `{}`. {} rounds of {} faults, and {} controls.\n\n",
-        text(campaign, "version"),
-        text(campaign, "commit"),
+        "{} rounds of {} faults, and {} controls. Last run: {last}, plantstore {}, commit `{}`. A run replaces the rows of the faults \
+         that it injects.\n\n",
         grouped(&sum(injected(), "rounds")),
         injected().count(),
         rows.len() - injected().count(),
+        text(campaign, "version"),
+        text(campaign, "commit"),
     );
     let mut columns = vec!["fault".to_owned()];
     columns.extend(FIGURES.map(str::to_owned));
