@@ -139,7 +139,7 @@ fn campaign(options: &Options, directory: &Path) -> Result<ExitCode> {
     let mut report = CampaignReport::default();
     let mut random = Random::new(options.seed);
     for (number, fault) in (1..=options.rounds).zip(faults.iter().cycle()) {
-        let delay = DELAY_MAX.mul_f64(random.below(1000) as f64 / 1000.0);
+        let delay = DELAY_MAX * u32::try_from(random.below(1000))? / 1000;
         let result =
             round(&mut cluster, &mut load, *fault, delay, replication).with_context(|| format!("round {number}"))?;
         report.add(number, *fault, &result);

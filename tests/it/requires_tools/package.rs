@@ -94,7 +94,7 @@ fn archive_is_complete() {
     );
 }
 
-/// Validates a CycloneDX document against the schema of its version, reads it, and prints the number of components.
+/// Validates a `CycloneDX` document against the schema of its version, reads it, and prints the number of components.
 const READ_CYCLONEDX: &str = "
 import json, sys
 from cyclonedx.model.bom import Bom
