@@ -19,10 +19,10 @@ use crate::tokens::ALL_SCOPES;
 
 /// Least number of cases that Schemathesis tries in a round.
 const CASES_MIN: usize = 800;
-/// Arguments in a campaign, for some 5,000 cases in a round: more examples for each operation whose number is not configured.
+/// Arguments in a campaign, for 3,000 to 5,000 cases in a round: more examples for each operation whose number is not configured.
 const MORE_EXAMPLES: [&str; 2] = ["--max-examples", "400"];
-/// Rounds in a campaign for each round in the suite: with the default factor, 100,000 cases on both engines.
-const MORE_ROUNDS: usize = 3;
+/// Rounds in a campaign for each round in the suite: with the default factor, more than 100,000 cases on both engines.
+const MORE_ROUNDS: usize = 4;
 
 /// Returns the path of a report, which is not deleted after the run.
 fn output(name: &str) -> PathBuf {
