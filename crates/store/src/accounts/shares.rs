@@ -240,9 +240,11 @@ impl Store {
         user: UserId,
         owner: &'a UserName,
     ) -> BoxFuture<'a, Result<AcceptOutcome, StoreError>> {
+        // Shares are read even if there is no such owner: the work does not show which users exist.
         const FIND: &str = "
-            SELECT owner_id FROM shares_by_name JOIN users AS owners ON owners.user_id = owner_id
-            WHERE owners.name = $2 AND declined_at IS NULL AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
+            SELECT owner_id FROM shares_by_name
+            WHERE owner_id = COALESCE((SELECT user_id FROM users WHERE name = $2), 0) AND declined_at IS NULL
+              AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
         const ACCEPT: &str = "
             UPDATE shares_by_name SET grantee_id = $1
             WHERE owner_id = $2 AND declined_at IS NULL AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
@@ -268,7 +270,7 @@ impl Store {
     ) -> BoxFuture<'a, Result<bool, StoreError>> {
         const DECLINE: &str = "
             UPDATE shares_by_name SET grantee_id = NULL, declined_at = $3
-            WHERE owner_id = (SELECT user_id FROM users WHERE name = $2) AND declined_at IS NULL
+            WHERE owner_id = COALESCE((SELECT user_id FROM users WHERE name = $2), 0) AND declined_at IS NULL
               AND grantee_name = (SELECT name FROM users WHERE user_id = $1)";
         self.transaction(Origin::Request, move |transaction| async move {
             transaction.move_version(user).await?;
