@@ -1,4 +1,4 @@
-//! Random sequences of operations by several users, compared with a simple model.
+//! Random sequences of operations by several users, compared with a simple model. The engines give the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use serde_json::{Value, json};
 
-use crate::support::{Client, Response, Service, engine_test};
+use crate::support::{Client, Engine, Response, Service, engine_test};
 
 const USERS: usize = 3;
 const CASES: u32 = 48;
@@ -92,9 +92,34 @@ struct Model {
     stored: BTreeMap<u8, (Vec<u8>, Response)>,
 }
 
+/// Clients of one user, one of each engine.
+struct User(Vec<Client>);
+
+impl User {
+    /// Sends a request to each engine. Returns the response, which must be the same except for time, request id and entity tag.
+    fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&str>,
+    ) -> Result<Response, TestCaseError> {
+        let ask = |client: &Client| client.call(method, path, headers, body.map(str::as_bytes));
+        let mut responses: Vec<Response> = self.0.iter().map(ask).collect();
+        for response in &responses {
+            prop_assert_eq!(response.wire(), responses[0].wire(), "{} {}", method, path);
+        }
+        Ok(responses.remove(0))
+    }
+
+    fn get(&self, path: &str) -> Result<Response, TestCaseError> {
+        self.ask("GET", path, &[], None)
+    }
+}
+
 /// Sends a write, and returns its response unless it is the replay that the model expects.
 fn write(
-    client: &Client,
+    user: &User,
     model: &mut Model,
     key: Option<u8>,
     (method, path, body): (&str, &str, Option<&str>),
@@ -102,9 +127,8 @@ fn write(
     let text = key.map(|key| format!("key {key}"));
     let headers = [("Content-Type", "application/json"), ("Idempotency-Key", text.as_deref().unwrap_or_default())];
     let headers = &headers[..if key.is_some() { 2 } else { 1 }];
-    let bytes = client.bytes(method, path, headers, body.map(str::as_bytes));
-    let mut connection = client.connect();
-    let response = connection.ask(&bytes);
+    let bytes = user.0[0].bytes(method, path, headers, body.map(str::as_bytes));
+    let response = user.ask(method, path, headers, body)?;
     let Some(key) = key else { return Ok(Some(response)) };
     if let Some((known, first)) = model.stored.get(&key) {
         if *known == bytes {
@@ -120,7 +144,7 @@ fn write(
     Ok(Some(response))
 }
 
-fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Result<(), TestCaseError> {
+fn check(user: &User, model: &mut Model, operation: &ModelOperation) -> Result<(), TestCaseError> {
     let shown = |limit: usize, plants: &Plants| Value::Array(plants.values().take(limit).cloned().collect());
     match operation {
         ModelOperation::Create { id, name, tag, key, .. } | ModelOperation::Replace { id, name, tag, key, .. } => {
@@ -132,7 +156,7 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
             let body = json!({ "id": id, "name": name, "tag": tag }).to_string();
             let path = format!("/plants/{id}");
             let (method, path) = if creates { ("POST", "/plants") } else { ("PUT", &*path) };
-            let Some(response) = write(client, model, *key, (method, path, Some(&body)))? else { return Ok(()) };
+            let Some(response) = write(user, model, *key, (method, path, Some(&body)))? else { return Ok(()) };
             if model.plants.contains_key(id) == creates {
                 prop_assert_eq!(response.error(), if creates { 40900 } else { 40400 });
             } else {
@@ -142,21 +166,21 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
         }
         ModelOperation::Delete { id, key, .. } => {
             let path = format!("/plants/{id}");
-            let Some(response) = write(client, model, *key, ("DELETE", &path, None))? else { return Ok(()) };
+            let Some(response) = write(user, model, *key, ("DELETE", &path, None))? else { return Ok(()) };
             let expected = if model.plants.remove(id).is_some() { 204 } else { 404 };
             prop_assert_eq!(response.status, expected);
         }
         ModelOperation::Filter { tag, .. } => {
             let query = tag.bytes().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
             let expected = model.plants.iter().filter(|(_, plant)| plant["tag"] == **tag).map(|(id, _)| *id);
-            let listed = client.get(&format!("/plants?include=id&tag={query}")).ids();
+            let listed = user.get(&format!("/plants?include=id&tag={query}"))?.ids();
             prop_assert_eq!(listed, expected.collect::<Vec<_>>());
         }
         ModelOperation::List { limit: None, .. } => {
-            prop_assert_eq!(client.get("/plants").json(), shown(usize::MAX, &model.plants));
+            prop_assert_eq!(user.get("/plants")?.json(), shown(usize::MAX, &model.plants));
         }
         ModelOperation::List { limit: Some(limit), .. } => {
-            let response = client.get(&format!("/plants?limit={limit}"));
+            let response = user.get(&format!("/plants?limit={limit}"))?;
             let limit = usize::try_from(*limit).expect("not negative");
             prop_assert_eq!(response.json(), shown(limit, &model.plants));
             prop_assert_eq!(response.next().is_some(), limit > 0 && model.plants.len() > limit);
@@ -165,7 +189,7 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
             let mut seen = Vec::new();
             let mut next = Some(format!("/plants?include=id&limit={limit}"));
             while let Some(page) = next {
-                let response = client.get(&page);
+                let response = user.get(&page)?;
                 seen.extend(response.ids());
                 next = response.next();
             }
@@ -176,14 +200,24 @@ fn check(client: &Client, model: &mut Model, operation: &ModelOperation) -> Resu
     Ok(())
 }
 
-engine_test!(service_agrees_with_the_model, |Service { store, server }: &Service| {
+// PostgreSQL is also compared with SQLite.
+engine_test!(engines_agree_with_the_model_and_each_other, |engine: &Engine| {
+    let engines = match engine {
+        Engine::Sqlite => vec![Engine::Sqlite],
+        Engine::Postgres => vec![Engine::Sqlite, Engine::Postgres],
+    };
+    let services: Vec<Service> = engines.into_iter().map(|engine| Service::new(engine, &[])).collect();
     let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
     let case = std::cell::Cell::new(0);
     let outcome = TestRunner::new(config).run(&operations(), |operations| {
         // Every case has new users, without plants.
         case.set(case.get() + 1);
-        let clients: Vec<Client> =
-            (0..USERS).map(|user| server.client(&store.token(&format!("user-{}-{user}", case.get()), &[]))).collect();
+        let users: Vec<User> = (0..USERS)
+            .map(|user| {
+                let name = format!("user-{}-{user}", case.get());
+                User(services.iter().map(|service| service.server.client(&service.store.token(&name, &[]))).collect())
+            })
+            .collect();
         let mut models = vec![Model::default(); USERS];
         for (number, operation) in operations.iter().enumerate() {
             let operation = if let ModelOperation::Again(before) = operation {
@@ -200,10 +234,13 @@ engine_test!(service_agrees_with_the_model, |Service { store, server }: &Service
             else {
                 continue;
             };
-            check(&clients[*user], &mut models[*user], operation)?;
+            check(&users[*user], &mut models[*user], operation)?;
         }
-        for (client, model) in clients.iter().zip(&models) {
-            prop_assert_eq!(client.ids(), model.plants.keys().copied().collect::<Vec<_>>());
+        for (user, model) in users.iter().zip(&models) {
+            prop_assert_eq!(
+                user.get("/plants?include=id,owner")?.ids(),
+                model.plants.keys().copied().collect::<Vec<_>>()
+            );
         }
         Ok(())
     });
