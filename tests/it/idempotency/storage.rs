@@ -115,15 +115,3 @@ engine_test!(keys_survive_a_restart, |store: &Store| {
         assert_eq!(ada.ids(), [1]);
     }
 });
-
-engine_test!(keys_are_stored_as_hashes_and_never_logged, |store: &Store| {
-    let server = store.serve(&["--log-level", "trace"]);
-    let ada = server.client(&store.token("ada", &[]));
-    assert_eq!(post(&ada, "key-of-ada-1234", &plant(1, "Rose")).status, 200);
-    assert_eq!(post(&ada, "key-of-ada-1234", &plant(2, "Rose")).error(), 42200);
-    assert_eq!(store.rows(STORED_KEYS), [1]);
-    server.stop();
-    let contents = store.contents();
-    assert!(!String::from_utf8_lossy(&contents).contains("key-of-ada-1234"));
-    assert!(!server.log().contains("key-of-ada-1234"));
-});

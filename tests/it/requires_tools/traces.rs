@@ -6,16 +6,18 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::access::{holds, secret_of};
 use crate::support::collector::Collector;
 use crate::support::http2::Http2;
-use crate::support::issuer::Authority;
+use crate::support::issuer::{Authority, Issuer, SigningKey};
 use crate::support::tools::python_tool;
 use crate::support::{
     CommandOutput, Engine, Garden, JSON, Server, Service, Store, engine_test, free_port, sqlite_test, wait_for,
     wait_until,
 };
+use crate::tokens::{created, manager};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
@@ -125,9 +127,16 @@ engine_test!(request_over_http2_is_a_span, |store: &Store| {
 
 engine_test!(spans_have_no_secrets, |store: &Store| {
     let collector = Collector::start();
-    let server = store.serve(&["--otlp-endpoint", &collector.url()]);
-    let token = store.token("wilhelmina", &[]);
-    let client = server.client(&token);
+    let key = SigningKey::p256("e");
+    let issuer = Issuer::start(&[&key]);
+    let server = store.serve(&[&["--otlp-endpoint", &collector.url()][..], &issuer.options()].concat());
+    let client = manager(store, &server, "wilhelmina");
+    let token = client.token.clone().unwrap();
+    let (_, other) = created(&client, &json!({"label": "hidden"}));
+    let jwts = [&key, &SigningKey::p256("e")].map(|key| server.client(&key.token(&issuer.claims("wilhelmina"))));
+    for (client, status) in [(&other, 200), (&jwts[0], 200), (&jwts[1], 401)] {
+        assert_eq!(client.get("/plants").status, status);
+    }
     let parent = format!("00-{TRACE}-{SPAN}-01");
     let headers = [
         JSON,
@@ -146,9 +155,11 @@ engine_test!(spans_have_no_secrets, |store: &Store| {
     assert_eq!(server.client(&token.replace("pst_", "pst_x")).get("/plants").status, 401);
     server.stop();
     let reported = collector.text();
-    assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 6, "{reported}");
-    for hidden in ["wilhelmina", "hidden", "HIDDEN", "98765", "pst_", &token[4..]] {
-        assert!(!reported.contains(hidden), "{hidden} in {reported}");
+    assert_eq!(collector.spans().iter().filter(|span| span.0["kind"] == 2).count(), 10, "{reported}");
+    assert!(holds(reported.as_bytes(), TRACE), "the search finds the client's trace");
+    let hidden = ["wilhelmina", "hidden", "HIDDEN", "98765", "pst_", "only-for-tests"];
+    for hidden in hidden.into_iter().chain([&client, &other, &jwts[0], &jwts[1]].map(secret_of)) {
+        assert!(!holds(reported.as_bytes(), hidden), "{hidden} in {reported}");
     }
 });
 

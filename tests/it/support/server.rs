@@ -226,9 +226,9 @@ impl<'a> Store<'a> {
                 files.flat_map(|file| std::fs::read(file.expect("a file").path()).expect("the contents")).collect()
             }
             Engine::Postgres => {
-                let accounts = ["users", "departed_users", "tokens", "shares", "shares_by_name"];
-                let plants = ["collections", "plants", "writers", "idempotency_keys"];
-                let tables = accounts.iter().chain(&plants);
+                let tables = "SELECT relname FROM pg_class
+                              WHERE relnamespace = 'plantstore'::regnamespace AND relkind IN ('r', 'p')";
+                let tables = self.texts(tables).into_iter();
                 tables.flat_map(|table| self.psql(&format!("COPY {table} TO STDOUT\n")).into_bytes()).collect()
             }
         }

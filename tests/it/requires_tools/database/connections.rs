@@ -7,8 +7,15 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
+use serde_json::json;
+
 use super::{Operator, PASSWORD, error_of, succeeded, works};
-use crate::support::{CLOSED_ADDRESS, Cluster, CommandOutput, Engine, Server, Store, assert_contains, wait_until};
+use crate::access::{holds, secret_of};
+use crate::support::issuer::{Issuer, SigningKey};
+use crate::support::{
+    CLOSED_ADDRESS, Cluster, CommandOutput, Engine, JSON, Server, Store, assert_contains, wait_until,
+};
+use crate::tokens::{ALL_SCOPES, created, revoke};
 
 /// Returns the error of a command that must fail without a retry.
 #[track_caller]
@@ -304,6 +311,37 @@ fn password_is_never_printed() {
     let server = Server::start(command);
     works(&server, &token);
     assert!(!server.log().contains(warning), "{}", server.log());
+}
+
+/// It logs every statement with its parameters, so it has the names of plants.
+#[test]
+fn log_of_the_database_has_no_secrets() {
+    let cluster = Cluster::start(&["log_statement=all", "log_connections=on", "log_min_error_statement=debug1"]);
+    let node = Operator::at(cluster.url(&cluster.create_database()));
+    let key = SigningKey::p256("e");
+    let issuer = Issuer::start(&[&key]);
+    let server = node.serve(&issuer.options());
+    let ada = server.client(&node.run(&["token", "create", "--user", "ada", "--scope", ALL_SCOPES]));
+    let (_, other) = created(&ada, &json!({"label": "window"}));
+    let (id, revoked) = created(&ada, &json!({}));
+    assert_eq!(revoke(&ada, id).status, 204);
+    let jim = server.client(&key.token(&issuer.claims("jim")));
+    let clients = [&ada, &other, &jim, &revoked];
+    for (id, client) in (1..).zip(clients) {
+        let body = json!({"id": id, "name": "canary-name"}).to_string();
+        let key = format!("canary-key-{id}");
+        client.call("POST", "/plants", &[JSON, ("Idempotency-Key", &key)], Some(body.as_bytes()));
+    }
+    assert_eq!(ada.ids(), [1, 2]);
+    node.run(&["token", "list"]);
+    server.stop();
+    let log = fs::read(cluster.data_directory().parent().unwrap().join("log")).unwrap();
+    for shown in ["canary-name", "connection authorized: user=plantstore", "window"] {
+        assert!(holds(&log, shown), "the search finds {shown} in {}", String::from_utf8_lossy(&log));
+    }
+    for secret in clients.map(secret_of).into_iter().chain([PASSWORD, "canary-key"]) {
+        assert!(!holds(&log, secret), "{secret} is in {}", String::from_utf8_lossy(&log));
+    }
 }
 
 /// A statement that the database does not support fails on every connection, so another connection would not help.
