@@ -40,7 +40,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn prepare(directory: &Path) -> Result<Self> {
+    pub(crate) fn prepare(directory: &Path, seed: u64) -> Result<Self> {
         let service = ServiceNodes::start(directory, USERS + 1)?;
         let workload = Workload {
             nodes: service::addresses()?,
@@ -50,9 +50,9 @@ impl Load {
             watchers: WATCHERS,
             ids: IDS,
             pause: PAUSE,
-            replaces: true,
+            uses_all_operations: true,
         };
-        let (history, journal) = (History::new(), Mutex::default());
+        let (history, journal) = (History::with_seed(seed), Mutex::default());
         Ok(Self { service, workload, history, journal, before: Summary::default(), lost: BTreeSet::new() })
     }
 

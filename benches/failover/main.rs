@@ -133,7 +133,7 @@ fn campaign(options: &Options, directory: &Path) -> Result<ExitCode> {
     let replication = if options.asynchronous { Replication::Asynchronous } else { Replication::Synchronous };
     let start = Instant::now();
     let mut cluster = FailoverCluster::start(directory, replication)?;
-    let mut load = Load::prepare(directory)?;
+    let mut load = Load::prepare(directory, options.seed)?;
     println!("the cluster is ready after {:.0} s", start.elapsed().as_secs_f64());
     let faults = if options.faults.is_empty() { ClusterFault::value_variants() } else { &options.faults };
     let mut report = CampaignReport::default();

@@ -22,5 +22,5 @@ pub(crate) use client::{Client, Connection};
 pub(crate) use history::{History, Summary};
 pub(crate) use response::Response;
 pub(crate) use stop::StopOnDrop;
-use wait::{Stopwatch, TIMEOUT, wait_for};
+use wait::{Stopwatch, TIMEOUT, wait_for, wait_until};
 pub(crate) use workload::{Random, Report, Workload};

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::sync::Mutex;
 
 use super::postgres::runs_on_citus;
-use super::{Engine, Random, Summary};
+use super::{Engine, History, Random, Summary};
 
 /// A fault that is injected repeatedly. Its result is reported when it is dropped.
 pub(crate) struct Fault {
@@ -38,8 +38,14 @@ pub(crate) fn campaign_factor() -> usize {
 }
 
 /// Returns the seed of the campaign's random numbers.
-pub(crate) fn campaign_seed() -> u64 {
+fn campaign_seed() -> u64 {
     setting("SEED").map_or(0, |seed| seed.parse().expect("a number"))
+}
+
+impl History {
+    pub(crate) fn new() -> Self {
+        Self::with_seed(campaign_seed())
+    }
 }
 
 /// Returns the programs of earlier releases that `scripts/faults` names.

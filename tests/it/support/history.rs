@@ -9,7 +9,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::fault::campaign_seed;
 use super::wait_until;
 
 /// Outcome of a write.
@@ -78,7 +77,8 @@ pub(crate) struct History {
     start: Instant,
     names: AtomicUsize,
     acknowledged: AtomicUsize,
-    runs: AtomicU64,
+    /// Seed of the next run of clients.
+    seed: AtomicU64,
     operations: Mutex<Vec<Operation>>,
     /// Times at which no write of unknown outcome was in flight.
     settled: Mutex<Vec<Duration>>,
@@ -95,12 +95,12 @@ pub(crate) struct Summary {
 }
 
 impl History {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn with_seed(seed: u64) -> Self {
         Self {
             start: Instant::now(),
             names: AtomicUsize::new(0),
             acknowledged: AtomicUsize::new(0),
-            runs: AtomicU64::new(0),
+            seed: AtomicU64::new(seed << 32),
             operations: Mutex::default(),
             settled: Mutex::default(),
         }
@@ -108,7 +108,7 @@ impl History {
 
     /// Returns the first of many seeds for the clients of a run.
     pub(crate) fn seed(&self) -> u64 {
-        campaign_seed() << 32 | self.runs.fetch_add(1, Ordering::Relaxed) << 16
+        self.seed.fetch_add(1 << 16, Ordering::Relaxed)
     }
 
     pub(crate) fn now(&self) -> Duration {
