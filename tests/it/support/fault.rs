@@ -29,7 +29,7 @@ struct FaultResult {
 /// Returns a variable that `scripts/faults` sets.
 fn setting(name: &str) -> Option<String> {
     #[expect(clippy::disallowed_methods, reason = "set by scripts/faults; no option of the program")]
-    std::env::var(format!("PLANTSTORE_FAULT_{name}")).ok()
+    std::env::var(format!("FAULT_{name}")).ok()
 }
 
 /// Returns the factor by which a campaign has more rounds than the suite.
