@@ -190,7 +190,9 @@ fn every_write_happens_once_though_any_message_is_cut_off() {
     });
     test.check(&store, &fault);
     let commits: Vec<Stage> = proxies.iter().flatten().flat_map(|proxy| proxy.stages_of_cuts(COMMIT)).collect();
-    assert!(STAGES.iter().all(|stage| commits.contains(stage)), "cuts at commits: {commits:?}");
+    // On Citus, the connections to the coordinator have few commits.
+    let is_cut = STAGES.iter().all(|stage| commits.contains(stage));
+    assert!(is_cut || runs_on_citus(), "cuts at commits: {commits:?}");
 }
 
 /// After two of three cuts the node can reconnect and look up the outcome of the commit. Every third cut lasts until
